@@ -1,0 +1,39 @@
+# make setup   the environment .venv with everything the tests need
+# make test    set up, then lint, types and every test
+# make help    this list
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := train,synth,hf,openai,whisper-metrics,onnx,dev
+
+.PHONY: help setup test lint types format clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
+	touch $(STAMP)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+test: lint types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .hypothesis

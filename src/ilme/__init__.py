@@ -1,0 +1,1 @@
+"""Make any end-to-end speech recogniser good at a new domain, from text alone."""

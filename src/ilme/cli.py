@@ -1,0 +1,159 @@
+"""The command line: a name maps to a typed function. There is no logic here.
+
+Every command is a function whose signature is its options; dataclass parameters become option groups. Options come
+from `--config FILE.yaml`, from `--name value`, or from `name=value`. A command's module, and so torch, is imported
+only when that command runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ilme.errors import IlmeError
+
+# name: (module:function, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "info": ("ilme.commands.info:info", "parameters of a network, by component"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = list(sys.argv[1:] if argv is None else argv)
+    name, rest = split_command(args)
+    if name is None:
+        return overview(args)
+    target, _ = COMMANDS[name]
+    try:
+        return run(name, load(target), rest)
+    except IlmeError as error:
+        print(f"ilme {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"ilme {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def split_command(args: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The longest command name that starts the arguments, and what follows it."""
+    for length in (2, 1):
+        name = " ".join(args[:length])
+        if len(args) >= length and name in COMMANDS:
+            return name, list(args[length:])
+    return None, list(args)
+
+
+def load(target: str) -> Callable[..., Any]:
+    module, function = target.split(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+
+def run(name: str, function: Callable[..., Any], args: list[str]) -> int:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(prog=f"ilme {name}", description=inspect.getdoc(function), exit_on_error=True)
+    parser.add_argument("--config", action="config", help="YAML file with any of these options.")
+    parser.add_function_arguments(function, as_positional=True, fail_untyped=True)
+    options = parser.instantiate_classes(parser.parse_args(plain_arguments(function, args)))
+    values = {key: value for key, value in vars(options).items() if key not in ("config", "print_config")}
+    result = function(**values)
+    return result if isinstance(result, int) else 0
+
+
+def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[str]:
+    """Writes the shell's habits the way the parser reads them.
+
+    `--text a.txt b.txt` and a positional list become one JSON list, `train.steps=5` becomes `--train.steps=5`, and a
+    bare `--flag` becomes `--flag=true`.
+    """
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    lists = {name for name, hint in hints.items() if _is_list(hint)}
+    flags = {name for name, hint in hints.items() if hint is bool}
+    positional = [name for name, p in parameters.items() if p.default is inspect.Parameter.empty]
+    args = [f"--{a}" if re.fullmatch(r"[A-Za-z_][\w.]*=.*", a, re.DOTALL) else a for a in args]
+
+    loose: list[str] = []
+    named: list[str] = []
+    i = 0
+    while i < len(args):
+        arg = args[i]
+        i += 1
+        if not arg.startswith("--") or arg == "--":
+            loose.append(arg)
+            continue
+        name, equals, value = arg[2:].partition("=")
+        key = name.replace("-", "_")
+        if equals:
+            named.append(f"--{key}={_json_list([value]) if key in lists and not value.startswith('[') else value}")
+        elif key in lists:
+            values = []
+            while i < len(args) and not args[i].startswith("--"):
+                values.append(args[i])
+                i += 1
+            named.append(f"--{key}={_json_list(values)}")
+        elif key in flags and (i == len(args) or args[i] not in ("true", "false")):
+            named.append(f"--{key}=true")
+        elif key in ("help", "print_config"):
+            named.append(arg)
+        else:
+            named.append(f"--{key}" if i == len(args) else f"--{key}={args[i]}")
+            i += 1
+    return named + _positional(loose, [name for name in positional], lists)
+
+
+def _positional(values: list[str], names: list[str], lists: set[str]) -> list[str]:
+    """Gives a positional list every value that the other positionals do not need."""
+    if not any(name in lists for name in names) or not values:
+        return values
+    spare = len(values) - sum(name not in lists for name in names)
+    out, at = [], 0
+    for name in names:
+        take = max(spare, 0) if name in lists else 1
+        chunk = values[at : at + take]
+        out += [_json_list(chunk)] if name in lists else chunk
+        at += take
+    return out + values[at:]
+
+
+def _json_list(values: Sequence[str]) -> str:
+    return json.dumps(list(values))
+
+
+def _is_list(hint: Any) -> bool:
+    if typing.get_origin(hint) in (list, tuple):
+        return True
+    return any(_is_list(part) for part in typing.get_args(hint) if part is not type(None))
+
+
+def overview(args: Sequence[str]) -> int:
+    """`ilme --help`, `ilme data`, and a word that is no command."""
+    prefix = args[0] if args and not args[0].startswith("-") else ""
+    known = {n: h for n, (_, h) in COMMANDS.items() if n.startswith(f"{prefix} ") or not prefix}
+    if args and args[0] == "--version":
+        from importlib.metadata import version
+
+        print(version("ilme"))
+        return 0
+    if prefix and not known:
+        from difflib import get_close_matches
+
+        close = get_close_matches(" ".join(args[:2]), COMMANDS, n=1) or get_close_matches(prefix, COMMANDS, n=1)
+        hint = f"; did you mean 'ilme {close[0]}'?" if close else "; 'ilme --help' lists the commands"
+        print(f"ilme: no command '{prefix}'{hint}", file=sys.stderr)
+        return 2
+    print("usage: ilme COMMAND [options]     'ilme COMMAND --help' explains one\n")
+    width = max(map(len, known)) + 2
+    for name, text in known.items():
+        print(f"  {name:<{width}} {text}")
+    return 0 if not prefix or "--help" in args else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The one place where a λ appears.
+
+    score(y) = log P_E2E(y|x) + λ_T log P_T(y) − μ log P_S(y) + β |y|
+
+BS has λ_T = μ = 0, Shallow Fusion μ = 0; Density Ratio subtracts a source-domain LM (Eq. 15 of the paper), LODR a
+source-domain bigram, ILME the model's own internal LM (Eq. 18). They differ in the subtracted scorer and in nothing
+else: no search knows which of them it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from torch import Tensor
+
+from ilme.errors import BadInputError
+from ilme.lm.null import NullScorer
+from ilme.protocols import TokenScorer
+from ilme.tokens import check_same_vocabulary
+
+__all__ = ["Fusion", "FusionWeights", "fuse"]
+
+Score = TypeVar("Score", float, Tensor)
+
+
+@dataclass(frozen=True)
+class FusionWeights:
+    """Weights of the component scores. None is negative: the subtraction is in `fuse`.
+
+    Attributes:
+        lm: λ_T, weight of the external (target-domain) LM.
+        subtracted: μ, weight of the LM that is subtracted: λ_S of Density Ratio, λ_I of ILME.
+        length: β, reward for each label; the same for every method that is compared.
+    """
+
+    lm: float = 0.0
+    subtracted: float = 0.0
+    length: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (isinstance(value, int | float) and math.isfinite(value)):
+                raise BadInputError(f"FusionWeights.{field.name} must be a finite number, got {value!r}")
+            if value < 0 and field.name != "length":
+                hint = "; the subtraction is built in, give μ itself" if field.name == "subtracted" else ""
+                raise BadInputError(f"FusionWeights.{field.name} must not be negative, got {value!r}{hint}")
+
+
+def fuse(asr: Score, lm: Score, subtracted: Score, length: Score, weights: FusionWeights) -> Score:
+    """asr + λ_T·lm − μ·subtracted + β·length (Eqs. 27 and 33); a weight of 0 leaves the sum bit for bit as it is."""
+    score = asr
+    if weights.lm:
+        score = score + weights.lm * lm
+    if weights.subtracted:
+        score = score - weights.subtracted * subtracted
+    if weights.length:
+        score = score + weights.length * length
+    return score
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The scorers that a search adds and subtracts, with their weights.
+
+    A scorer whose weight is 0 is replaced by the null scorer, so it is never called.
+
+    Attributes:
+        lm: The external LM.
+        subtracted: What is subtracted: an internal LM, a source-domain LM, a bigram, nothing.
+        weights: Their weights.
+    """
+
+    lm: TokenScorer | None = None
+    subtracted: TokenScorer | None = None
+    weights: FusionWeights = FusionWeights()
+
+    def __post_init__(self) -> None:
+        for name in ("lm", "subtracted"):
+            if getattr(self, name) is None and getattr(self.weights, name):
+                raise BadInputError(f"weights.{name} is {getattr(self.weights, name)} but no {name} scorer was given")
+
+    def scorers(self, host: TokenScorer | object) -> tuple[TokenScorer, TokenScorer]:
+        """The LM and the subtracted scorer to run beside `host`, checked against its vocabulary."""
+        tokens, device = host.tokens, host.device  # type: ignore[union-attr]
+        null = NullScorer(tokens, device)
+        chosen = []
+        for name in ("lm", "subtracted"):
+            scorer = getattr(self, name) if getattr(self.weights, name) else null
+            check_same_vocabulary(tokens, scorer.tokens, "model", f"{name} scorer")
+            chosen.append(scorer)
+        return chosen[0], chosen[1]

@@ -1,0 +1,95 @@
+"""The token inventory: which label has which id. It travels with every model and every LM."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ilme.errors import BadInputError, VocabularyMismatchError
+
+__all__ = ["Tokenizer", "Tokens", "check_same_vocabulary"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Names of all output units, and the ids of the special ones.
+
+    In the paper's models id 0 is <b> for the RNN-T and <eos> for the AED and the LM, and ids 1–3999 are the same word
+    pieces in all of them, so that a label has one id everywhere.
+
+    Attributes:
+        pieces: The name of each id, special units included.
+        blank: Id of the transducer's blank; None for a model without one.
+        sos: Id that starts a sequence; None where the model starts from a state of its own.
+        eos: Id that ends a sequence; None for a model that does not score the end.
+        unk: Id for text that the pieces cannot write; None where there is no such text.
+    """
+
+    pieces: tuple[str, ...]
+    blank: int | None = None
+    sos: int | None = None
+    eos: int | None = None
+    unk: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pieces", tuple(self.pieces))
+        for name in ("blank", "sos", "eos", "unk"):
+            index = getattr(self, name)
+            if index is not None and not 0 <= index < len(self.pieces):
+                raise BadInputError(f"{name}={index} is not an id: the inventory has {len(self.pieces)} pieces")
+        if self.blank is not None and self.blank in (self.eos, self.unk):
+            raise BadInputError(f"blank={self.blank} must be an id of its own, not eos={self.eos} or unk={self.unk}")
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @property
+    def special(self) -> frozenset[int]:
+        """Ids that stand for no text."""
+        return frozenset(i for i in (self.blank, self.sos, self.eos) if i is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Tokens:
+        return cls(**{**data, "pieces": tuple(data["pieces"])})
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back, over one inventory."""
+
+    @property
+    def tokens(self) -> Tokens: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the text, without sos and eos."""
+        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of the ids; special ids are left out."""
+        ...
+
+
+def check_same_vocabulary(ours: Tokens, theirs: Tokens, our_name: str = "model", their_name: str = "LM") -> None:
+    """Raises VocabularyMismatchError unless every label has the same id in both.
+
+    A unit that is special on either side (blank here, eos there) may differ: it is never scored as a label by both.
+    """
+    if ours is theirs or ours.pieces == theirs.pieces:
+        return
+    special = ours.special | theirs.special
+    differing = (
+        i
+        for i, (a, b) in enumerate(zip(ours.pieces, theirs.pieces, strict=False))
+        if a != b and i not in special
+    )
+    first = next(differing, None)
+    if len(ours) == len(theirs) and first is None:
+        return
+    at = min(len(ours), len(theirs)) if first is None else first
+    a, b = (repr(t.pieces[at]) if at < len(t) else "nothing" for t in (ours, theirs))
+    raise VocabularyMismatchError(
+        f"the {our_name} has {len(ours)} tokens and the {their_name} {len(theirs)}; they first differ at id {at}: "
+        f"{a} against {b}. Train the {their_name} on text tokenised with the {our_name}'s own tokenizer."
+    )
