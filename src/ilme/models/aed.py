@@ -1,0 +1,167 @@
+"""The paper's attention encoder-decoder: BLSTM encoder, location-aware additive attention, LSTM decoder (Section 2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ilme.errors import BadInputError
+from ilme.models.encoder import EncoderConfig, LSTMEncoder
+from ilme.models.lstm import LSTMStack
+from ilme.models.lstm_lm import log_softmax
+from ilme.nest import State
+from ilme.tokens import Tokens
+
+__all__ = ["AED", "PRESETS", "AEDConfig", "Memory"]
+
+Memory = tuple[Tensor, Tensor, Tensor]  # h_enc (B, T, E), W_k h_enc (B, T, A), padding (B, T) as 0 or −inf
+
+
+@dataclass(frozen=True)
+class AEDConfig:
+    """Shape of the AED. The embedding has the encoder's output dimension: the decoder reads their sum.
+
+    Attributes:
+        encoder: The acoustic encoder.
+        decoder_hidden: Units of each decoder LSTM layer.
+        decoder_layers: Number of decoder LSTM layers.
+        attention: Dimension of the additive attention.
+        filters: Convolution filters over the previous attention weights; 0 makes it content-based.
+        width: Width of those filters in frames, odd.
+        ctc: Add a CTC output layer on the encoder, for an auxiliary loss.
+        dropout: In the decoder; the encoder has its own.
+    """
+
+    encoder: EncoderConfig = field(
+        default_factory=lambda: EncoderConfig(hidden=780, bidirectional=True, projection=780)
+    )
+    decoder_hidden: int = 1280
+    decoder_layers: int = 2
+    attention: int = 1280
+    filters: int = 32
+    width: int = 31
+    ctc: bool = False
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.filters and self.width % 2 == 0:
+            raise BadInputError(f"width must be odd, so that a filter has a centre; got {self.width}")
+
+
+PRESETS: dict[str, AEDConfig] = {
+    "paper": AEDConfig(),
+    "small": AEDConfig(
+        encoder=EncoderConfig(hidden=256, layers=4, bidirectional=True, projection=320, time_reduction=2),
+        decoder_hidden=512,
+        decoder_layers=1,
+        attention=256,
+        filters=16,
+        width=31,
+        ctc=True,
+    ),
+    "tiny": AEDConfig(
+        encoder=EncoderConfig(hidden=32, layers=2, bidirectional=True, projection=48, dropout=0.0),
+        decoder_hidden=64,
+        decoder_layers=1,
+        attention=32,
+        filters=4,
+        width=7,
+        dropout=0.0,
+    ),
+}
+
+
+class AED(nn.Module):
+    """P(y_u | x, y_{<u}) = softmax(W_d h_dec_u + b_d); implements `ilme.protocols.AttentionDecoder`.
+
+    Legend: B utterances, n label sequences (n / B of each utterance, standing together), T frames, U labels,
+    E encoder and embedding dimension, A attention dimension, V output units, <eos> included.
+    """
+
+    kind = "aed"
+
+    def __init__(self, config: AEDConfig, tokens: Tokens) -> None:
+        super().__init__()
+        if tokens.eos is None:
+            raise BadInputError("an attention decoder needs a token inventory with an eos")
+        self.config, self.tokens = config, tokens
+        self.sos = tokens.eos if tokens.sos is None else tokens.sos
+        width = config.encoder.outputs
+        self.encoder = LSTMEncoder(config.encoder)
+        self.embedding = nn.Embedding(len(tokens), width)
+        self.rnn = LSTMStack(width, config.decoder_hidden, config.decoder_layers, config.dropout)
+        self.attend = LocationAttention(config, width)
+        self.output = nn.Linear(config.decoder_hidden, len(tokens))
+        self.dropout = nn.Dropout(config.dropout)
+        self.ctc = nn.Linear(width, len(tokens)) if config.ctc else None
+
+    @property
+    def device(self) -> torch.device:
+        return self.output.weight.device
+
+    def encode(self, features: Tensor, lengths: Tensor) -> Memory:
+        h, lengths = self.encoder(features, lengths)
+        outside = torch.arange(h.shape[1], device=h.device) >= lengths[:, None]
+        padding = torch.zeros(outside.shape, device=h.device, dtype=h.dtype).masked_fill_(outside, -torch.inf)
+        return h, self.attend.key(h), padding
+
+    def start(self, memory: Memory) -> tuple[Tensor, State]:
+        B, T = memory[2].shape
+        rnn = self.rnn.zero_state(B)
+        uniform = memory[2].softmax(-1)
+        weights, context = self.attend(uniform, memory, rnn[0][:, -1])  # c_0, from h_dec_0 = 0
+        return self.step(torch.full((B,), self.sos, device=self.device), (rnn, weights, context), memory)
+
+    def step(self, labels: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        rnn, weights, context = state
+        h, rnn = self.decode(labels, context, rnn)
+        weights, context = self.attend(weights, memory, h)
+        return log_softmax(self.output(h)), (rnn, weights, context)
+
+    def decode(self, labels: Tensor, context: Tensor | None, rnn: State) -> tuple[Tensor, State]:
+        """h_dec_u = DecoderRNN(h_dec_{u−1}, e_{u−1} + c_{u−1})   (Eq. 7); without c it is Eq. 31's: (n, hidden)."""
+        e = self.embedding(labels)
+        return self.rnn.step(self.dropout(e if context is None else e + context), rnn)
+
+    def decode_all(self, memory: Memory, labels: Tensor) -> Tensor:
+        """Logits (B, U+1, V) for given labels (B, U): the same numbers as start and step, with gradients."""
+        rnn = self.rnn.zero_state(len(labels))
+        weights, context = self.attend(memory[2].softmax(-1), memory, rnn[0][:, -1])
+        outputs = []
+        for previous in nn.functional.pad(labels, (1, 0), value=self.sos).unbind(1):
+            h, rnn = self.decode(previous, context, rnn)
+            weights, context = self.attend(weights, memory, h)
+            outputs.append(h)
+        return self.output(self.dropout(torch.stack(outputs, 1)))  # type: ignore[no-any-return]
+
+    def components(self) -> dict[str, nn.Module]:
+        parts = {"encoder": self.encoder, "attention": self.attend}
+        parts["decoder"] = nn.ModuleList([self.embedding, self.rnn, self.output])
+        return parts if self.ctc is None else {**parts, "ctc": self.ctc}
+
+
+class LocationAttention(nn.Module):
+    """a_u = softmax_t vᵀ tanh(W_q h_dec_u + W_k h_enc_t + W_f (F ∗ a_{u−1})_t),  c_u = Σ_t a_{u,t} h_enc_t   (Eqs. 5, 6)."""
+
+    def __init__(self, config: AEDConfig, width: int) -> None:
+        super().__init__()
+        A, filters = config.attention, config.filters
+        self.query = nn.Linear(config.decoder_hidden, A, bias=False)
+        self.key = nn.Linear(width, A)
+        self.energy = nn.Linear(A, 1, bias=False)
+        self.filters = nn.Conv1d(1, filters, config.width, padding=config.width // 2, bias=False) if filters else None
+        self.location = nn.Linear(filters, A, bias=False) if filters else None
+
+    def forward(self, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Previous weights (n, T), memory of B utterances, h_dec (n, hidden): weights (n, T), context (n, E)."""
+        values, keys, padding = memory
+        B, T, A = keys.shape
+        K = len(h) // B
+        z = keys[:, None] + self.query(h).view(B, K, 1, A)  # (B, K, T, A)
+        if self.filters is not None and self.location is not None:
+            z = z + self.location(self.filters(previous[:, None]).transpose(1, 2)).view(B, K, T, A)
+        energy = self.energy(torch.tanh(z)).squeeze(-1) + padding[:, None]
+        weights = energy.softmax(-1)
+        return weights.view(B * K, T), (weights @ values).view(B * K, -1)

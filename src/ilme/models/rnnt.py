@@ -1,0 +1,190 @@
+"""The paper's RNN transducer: encoder, prediction network, joint network (Section 2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ilme.errors import BadInputError
+from ilme.models.encoder import EncoderConfig, LSTMEncoder
+from ilme.models.lstm import LSTMStack
+from ilme.nest import State
+from ilme.tokens import Tokens
+
+__all__ = ["PRESETS", "RNNT", "RNNTConfig"]
+
+
+@dataclass(frozen=True)
+class RNNTConfig:
+    """Shape of the RNN-T.
+
+    Attributes:
+        encoder: The acoustic encoder.
+        prediction: `lstm` reads all labels so far; `stateless` sees the last `context` labels only.
+        embedding: Dimension of a label's embedding.
+        prediction_hidden: Units of each prediction LSTM layer.
+        prediction_layers: Number of prediction LSTM layers.
+        context: Labels that a stateless prediction network sees.
+        projection: Dimension to which LayerNorm'ed encoder and prediction outputs are projected.
+        joint: Dimension of the joint network's hidden layer.
+        dropout: In the prediction network; the encoder has its own.
+    """
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    prediction: Literal["lstm", "stateless"] = "lstm"
+    embedding: int = 1024
+    prediction_hidden: int = 1024
+    prediction_layers: int = 2
+    context: int = 2
+    projection: int = 1024
+    joint: int = 1024
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.prediction not in ("lstm", "stateless"):
+            raise BadInputError(f"prediction must be 'lstm' or 'stateless', got {self.prediction!r}")
+        if self.context < 1:
+            raise BadInputError(f"context must be at least 1 label, got {self.context}")
+
+
+PRESETS: dict[str, RNNTConfig] = {
+    "paper": RNNTConfig(),
+    "small": RNNTConfig(
+        encoder=EncoderConfig(hidden=256, layers=4, bidirectional=True, projection=320, time_reduction=2),
+        embedding=256,
+        prediction_hidden=512,
+        prediction_layers=1,
+        projection=320,
+        joint=512,
+    ),
+    "tiny": RNNTConfig(
+        encoder=EncoderConfig(hidden=48, layers=2, dropout=0.0),
+        embedding=32,
+        prediction_hidden=48,
+        prediction_layers=1,
+        projection=48,
+        joint=64,
+        dropout=0.0,
+    ),
+}
+
+
+class RNNT(nn.Module):
+    """P(ỹ_i | x, y) = softmax(J(f_t + g_u)); implements `ilme.protocols.Transducer`.
+
+    Legend: B utterances, n label sequences, T frames, U labels, J joint dimension, V output units, blank included.
+    """
+
+    kind = "rnnt"
+
+    def __init__(self, config: RNNTConfig, tokens: Tokens) -> None:
+        super().__init__()
+        if tokens.blank is None:
+            raise BadInputError("a transducer needs a token inventory with a blank")
+        self.config, self.tokens = config, tokens
+        self.encoder = LSTMEncoder(config.encoder)
+        self.predictor: LSTMPrediction | StatelessPrediction = (
+            LSTMPrediction(config, len(tokens), tokens.blank)
+            if config.prediction == "lstm"
+            else StatelessPrediction(config, len(tokens), tokens.blank)
+        )
+        self.encoder_head = _projected(config.encoder.outputs, config.projection, config.joint)
+        self.prediction_head = _projected(self.predictor.outputs, config.projection, config.joint)
+        self.output = nn.Linear(config.joint, len(tokens))
+
+    @property
+    def device(self) -> torch.device:
+        return self.output.weight.device
+
+    def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """f_t = W_e h_enc_t + b_e   (Eq. 21): (B, T, features) to (B, T', J)."""
+        h, lengths = self.encoder(features, lengths)
+        return self.encoder_head(h), lengths
+
+    def start(self, n: int) -> tuple[Tensor, State]:
+        """g_0 (n, J), of the empty sequence."""
+        h, state = self.predictor.start(n)
+        return self.prediction_head(h), state
+
+    def predict(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        """g_u = W_p h_pred_u + b_p   (Eq. 22), after one more label: (n,) to (n, J)."""
+        h, state = self.predictor.step(labels, state)
+        return self.prediction_head(h), state
+
+    def predict_all(self, labels: Tensor) -> Tensor:
+        """g_0 … g_U (B, U+1, J) for given labels (B, U): the same numbers as start and predict, in one pass."""
+        return self.prediction_head(self.predictor(labels))  # type: ignore[no-any-return]
+
+    def join(self, f: Tensor | None, g: Tensor) -> Tensor:
+        """z = J(f + g) = W_j tanh(f + g) + b_j   (Eqs. 1, 2, 23); without f, J(g)   (Eq. 24)."""
+        return self.output(torch.tanh(g if f is None else f + g))  # type: ignore[no-any-return]
+
+    def join_some(self, f: Tensor, g: Tensor, units: Tensor) -> Tensor:
+        """The logits of some output units only: f and g (n, J), units (m,), to (n, m)."""
+        weight, bias = self.output.weight, self.output.bias
+        return nn.functional.linear(torch.tanh(f + g), weight[units], bias[units])
+
+    def components(self) -> dict[str, nn.Module]:
+        return {
+            "encoder": nn.ModuleList([self.encoder, self.encoder_head]),
+            "prediction": nn.ModuleList([self.predictor, self.prediction_head]),
+            "output": self.output,
+        }
+
+
+class LSTMPrediction(nn.Module):
+    """h_pred_u = PredictionRNN(h_pred_{u−1}, e_{u−1}); the empty sequence has read <sos>, which is the blank's id."""
+
+    def __init__(self, config: RNNTConfig, units: int, sos: int) -> None:
+        super().__init__()
+        self.sos = sos
+        self.embedding = nn.Embedding(units, config.embedding)
+        self.rnn = LSTMStack(config.embedding, config.prediction_hidden, config.prediction_layers, config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.outputs = config.prediction_hidden
+
+    def forward(self, labels: Tensor) -> Tensor:
+        return self.rnn(self.dropout(self.embedding(nn.functional.pad(labels, (1, 0), value=self.sos))))  # type: ignore[no-any-return]
+
+    def start(self, n: int) -> tuple[Tensor, State]:
+        sos = torch.full((n,), self.sos, device=self.embedding.weight.device)
+        return self.step(sos, self.rnn.zero_state(n))
+
+    def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.rnn.step(self.embedding(labels), state)
+
+
+class StatelessPrediction(nn.Module):
+    """h_pred_u = ReLU(W [e_{u−1}; …; e_{u−context}]): the last labels and nothing else."""
+
+    def __init__(self, config: RNNTConfig, units: int, sos: int) -> None:
+        super().__init__()
+        self.sos, self.context = sos, config.context
+        self.embedding = nn.Embedding(units, config.embedding)
+        self.mix = nn.Linear(config.context * config.embedding, config.prediction_hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.outputs = config.prediction_hidden
+
+    def forward(self, labels: Tensor) -> Tensor:
+        e = self.dropout(self.embedding(nn.functional.pad(labels, (self.context, 0), value=self.sos)))
+        windows = e.unfold(1, self.context, 1)  # (B, U+1, embedding, context), oldest label first
+        return torch.relu(self.mix(windows.transpose(2, 3).flatten(2)))
+
+    def start(self, n: int) -> tuple[Tensor, State]:
+        history = torch.full((n, self.context), self.sos, device=self.embedding.weight.device)
+        return self._output(history), history
+
+    def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        history = torch.cat([state[:, 1:], labels[:, None]], 1)
+        return self._output(history), history
+
+    def _output(self, history: Tensor) -> Tensor:
+        return torch.relu(self.mix(self.embedding(history).flatten(1)))
+
+
+def _projected(inputs: int, projection: int, joint: int) -> nn.Sequential:
+    """LayerNorm, the projection, and the joint network's own matrix on that side."""
+    return nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, projection), nn.Linear(projection, joint))
