@@ -85,7 +85,7 @@ def test_bad_input_is_named() -> None:
         measure({}, {})
     with pytest.raises(BadInputError, match=r"1 of 2 utterances have no hypothesis.*'b'"):
         measure({"a": "x", "b": "y"}, {"a": "x"})
-    with pytest.raises(BadInputError, match="hypotheses have no reference.*'c'"):
+    with pytest.raises(BadInputError, match=r"hypotheses have no reference.*'c'"):
         measure({"a": "x"}, {"a": "x", "c": "y"})
     with pytest.raises(BadInputError, match="no words"):
         _ = measure({"a": ""}, {"a": ""}).rate

@@ -16,7 +16,9 @@ SYSTEM_A = "its the best of times it is the worst of times or it was"
 SYSTEM_B = "it was the best times it won the test of times it was"
 
 
-def noisy(n: int, rate_a: float, rate_b: float, seed: int = 0, per_speaker: int = 1) -> tuple[Measurement, Measurement]:
+def noisy(
+    n: int, rate_a: float, rate_b: float, seed: int = 0, per_speaker: int = 1
+) -> tuple[Measurement, Measurement]:
     generator = np.random.default_rng(seed)
     references, a, b, speakers = {}, {}, {}, {}
     for i in range(n):

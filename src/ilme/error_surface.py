@@ -1,0 +1,230 @@
+"""The exact error count of fixed n-best lists as a function of the fusion weights.
+
+Each hypothesis scores linearly in the weights: s_h(w) = asr + λ_T·lm − μ·subtracted + β·length, divided by its
+length to some power if the search divides. Along a line w + t·d it is the straight line a_h + t·b_h, the winner
+of an utterance is the upper envelope of its hypotheses' lines, and the total error is piecewise constant with
+breaks where winners change (minimum error rate training, Och 2003). So a line search is exact: no grid, no
+gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ilme.errors import BadInputError
+from ilme.fusion import FusionWeights
+from ilme.metrics import ErrorCounts, NormaliserName, count_each, normaliser
+from ilme.search.hypothesis import NBest, Scores
+
+__all__ = ["CandidateLists", "Profile", "as_vector", "as_weights", "build_lists"]
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+AXES = ("lm", "subtracted", "length")
+
+
+def as_vector(weights: FusionWeights) -> Array:
+    """(λ_T, μ, β)"""
+    return np.array([weights.lm, weights.subtracted, weights.length], dtype=float)
+
+
+def as_weights(vector: Array) -> FusionWeights:
+    lm, subtracted, length = (float(x) for x in vector)
+    return FusionWeights(lm=lm, subtracted=subtracted, length=length)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Total error along a line: `errors[i]` holds for t between `edges[i]` and `edges[i + 1]`.
+
+    Attributes:
+        edges: (n + 1,) rising.
+        errors: (n,) whole numbers; floats once smoothed.
+    """
+
+    edges: Array
+    errors: Array
+
+    def smoothed(self, width: float) -> Profile:
+        """Each interval's error, averaged over ± width around its middle (Cer, Jurafsky & Manning 2008)."""
+        if width <= 0:
+            return self
+        area = np.concatenate([[0.0], np.cumsum(self.errors * np.diff(self.edges))])
+        middle = (self.edges[1:] + self.edges[:-1]) / 2
+        low = np.clip(middle - width, self.edges[0], None)
+        high = np.clip(middle + width, None, self.edges[-1])
+        at_low, at_high = (np.interp(x, self.edges, area) for x in (low, high))
+        span = np.maximum(high - low, 1e-12)
+        return Profile(self.edges, (at_high - at_low) / span)
+
+
+@dataclass(frozen=True)
+class CandidateLists:
+    """n-best lists of U utterances, padded to K hypotheses by repeating the first.
+
+    Attributes:
+        ids: The utterances.
+        base: (U, K) the score that no weight touches, log P_E2E.
+        slopes: (U, K, 3) what λ_T, μ and β multiply: lm, −subtracted, length.
+        substitutions: (U, K) of each hypothesis against its reference.
+        deletions: (U, K)
+        insertions: (U, K)
+        words: (U,) length of each reference.
+    """
+
+    ids: tuple[str, ...]
+    base: Array
+    slopes: Array
+    substitutions: Counts
+    deletions: Counts
+    insertions: Counts
+    words: Counts
+
+    @property
+    def errors(self) -> Counts:
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def total_words(self) -> int:
+        return int(self.words.sum())
+
+    def winners(self, vector: Array) -> NDArray[np.int64]:
+        """(U,) the hypothesis each utterance ends with under the weights (λ_T, μ, β)."""
+        return np.asarray((self.base + self.slopes @ vector).argmax(axis=1))
+
+    def counts(self, vector: Array) -> ErrorCounts:
+        """Errors of all utterances under these weights."""
+        won = self.winners(vector)[:, None]
+        s, d, i = (
+            int(np.take_along_axis(x, won, axis=1).sum())
+            for x in (self.substitutions, self.deletions, self.insertions)
+        )
+        return ErrorCounts(self.total_words - s - d, s, d, i)
+
+    def error_at(self, vector: Array, copies: Array | None = None) -> float:
+        """The total number of errors; utterance u counts `copies[u]` times."""
+        errors = np.take_along_axis(self.errors, self.winners(vector)[:, None], axis=1)[:, 0]
+        return float(errors.sum() if copies is None else (errors * copies).sum())
+
+    def along(
+        self, origin: Array, direction: Array, low: float, high: float, copies: Array | None = None
+    ) -> Profile:
+        """The exact error for every origin + t · direction with low ≤ t ≤ high.
+
+        All utterances walk their envelopes at once: from the winner at `low`, each jumps to the steeper line
+        that crosses it first, until none crosses before `high`.
+        """
+        intercepts = self.base + self.slopes @ origin
+        slopes = self.slopes @ direction
+        errors = self.errors
+        at = np.arange(len(self.ids))
+        won = _first_winner(intercepts, slopes, low)
+        weight = np.ones(len(at)) if copies is None else copies
+        start = float((errors[at, won] * weight).sum())
+        jumps: list[Array] = []
+        changes: list[Array] = []
+        while len(at):
+            rise = slopes[at] - slopes[at, won][:, None]
+            drop = intercepts[at, won][:, None] - intercepts[at]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                crossing = np.where(rise > 0, drop / rise, np.inf)
+            crossing = np.maximum(crossing, low)
+            when = crossing.min(axis=1)
+            going = when < high
+            at, won, when, crossing, rise = at[going], won[going], when[going], crossing[going], rise[going]
+            steepest = np.where(crossing <= when[:, None], rise, -np.inf).argmax(axis=1)
+            jumps.append(when)
+            changes.append((errors[at, steepest] - errors[at, won]) * weight[at])
+            won = steepest
+        return _profile(start, jumps, changes, low, high)
+
+
+def _first_winner(intercepts: Array, slopes: Array, low: float) -> NDArray[np.int64]:
+    """The winner just right of `low`: the highest line, and of equal ones the steepest."""
+    scores = intercepts + low * slopes
+    best = scores.max(axis=1, keepdims=True)
+    return np.asarray(np.where(scores == best, slopes, -np.inf).argmax(axis=1))
+
+
+def _profile(start: float, jumps: list[Array], changes: list[Array], low: float, high: float) -> Profile:
+    when = np.concatenate([*jumps, np.empty(0)])
+    change = np.concatenate([*changes, np.empty(0)])
+    places, where = np.unique(when, return_inverse=True)
+    steps = np.zeros(len(places))
+    np.add.at(steps, where, change)
+    errors = start + np.concatenate([[0.0], np.cumsum(steps)])
+    edges = np.concatenate([[low], places, [high]])
+    kept = np.diff(edges) > 0
+    return Profile(np.concatenate([edges[:-1][kept], [high]]), errors[kept])
+
+
+def build_lists(
+    lists: Mapping[str, NBest],
+    references: Mapping[str, str],
+    *,
+    normaliser_name: NormaliserName = "none",
+    length_exponent: float = 0.0,
+) -> CandidateLists:
+    """Arrays of the n-best lists, each hypothesis with its errors against the reference.
+
+    Args:
+        lists: n-best lists with text and every component score, by utterance id.
+        references: The transcripts, by utterance id; the ids are those of `lists`.
+        normaliser_name: Applied to both sides before errors are counted.
+        length_exponent: α if the search ranks by fused score / |y|^α, else 0.
+    """
+    _check(lists, references)
+    normalise = normaliser(normaliser_name)
+    ids = tuple(references)
+    errors: list[list[ErrorCounts]] = []
+    for i in ids:
+        texts = [normalise(h.text) for h in lists[i]]
+        errors.append(count_each([normalise(references[i])] * len(texts), texts))
+    words = np.array([row[0].words for row in errors], dtype=np.int64)
+    if words.sum() == 0:
+        raise BadInputError("the references hold no words after normalisation: nothing to tune on")
+    width = max(len(row) for row in errors)
+
+    def padded(values: Sequence[Sequence[float]]) -> Array:
+        return np.array([[*row, *[row[0]] * (width - len(row))] for row in values], dtype=float)
+
+    def component(name: str) -> Array:
+        return padded([[_divided(h.scores, name, length_exponent) for h in lists[i]] for i in ids])
+
+    return CandidateLists(
+        ids=ids,
+        base=component("asr"),
+        slopes=np.stack([component("lm"), -component("subtracted"), component("length")], axis=2),
+        substitutions=padded([[c.substitutions for c in row] for row in errors]).astype(np.int64),
+        deletions=padded([[c.deletions for c in row] for row in errors]).astype(np.int64),
+        insertions=padded([[c.insertions for c in row] for row in errors]).astype(np.int64),
+        words=words,
+    )
+
+
+def _divided(scores: Scores, name: str, exponent: float) -> float:
+    value = float(getattr(scores, name))
+    return value / max(scores.length, 1.0) ** exponent if exponent else value
+
+
+def _check(lists: Mapping[str, NBest], references: Mapping[str, str]) -> None:
+    if not references:
+        raise BadInputError("there are no references to tune on")
+    for i in references:
+        if not lists.get(i):
+            raise BadInputError(f"utterance {i!r} has a reference but no hypothesis; was it decoded?")
+        for h in lists[i]:
+            values = (h.scores.asr, h.scores.lm, h.scores.subtracted, h.scores.length)
+            if not np.isfinite(values).all():
+                raise BadInputError(
+                    f"utterance {i!r} has a hypothesis with scores {values}: every component must be a "
+                    "finite number; check the scorer that gave it"
+                )
+    unknown = next((i for i in lists if i not in references), None)
+    if unknown is not None:
+        raise BadInputError(f"utterance {unknown!r} was decoded but has no reference")
