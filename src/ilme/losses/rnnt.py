@@ -1,0 +1,311 @@
+"""The RNN-T loss that never stores B × T × U × V numbers.
+
+    h(t, u) = tanh(f_t + g_u),   z(t, u) = W h(t, u) + b,   loss = −log Σ_alignments Π softmax(z)     (Eqs. 1–4, 21–23)
+
+Joint, output layer and loss are one autograd function. The forward pass runs over tiles of cells (t, u) and keeps
+three numbers of each: the log-sum-exp of its logits and the log-probabilities of blank and of the next label. The
+backward pass makes the logits of a tile again, turns them into
+
+    ∂loss/∂z(t, u) = γ(t, u) softmax(z) − γ_blank(t, u) 1_blank − γ_label(t, u) 1_label
+
+where γ is the posterior probability of a node or arc of the alignment lattice, and multiplies it out at once.
+Two things save work beyond memory: cells that padding makes are never computed, and cells that no plausible alignment
+visits (γ below `skip_below`) are left out of the backward pass; the error this makes is at most
+`skip_below` × (cells in a row or column), against 1 for the row's own mass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ilme.errors import BadInputError
+from ilme.losses import lattice
+
+__all__ = ["Activation", "rnnt_loss"]
+
+Activation = Literal["tanh", "relu"]
+
+# Posterior below which a cell is left out of the backward pass, by the number format of the tiles.
+SKIP_BELOW = {torch.float64: 0.0, torch.float32: 1e-8, torch.float16: 1e-6, torch.bfloat16: 1e-6}
+CPU_TILE_NUMBERS = 1 << 19  # logits of a tile: 2 MiB of float32, which a core's cache holds
+CUDA_TILE_CELLS = 8192  # enough rows that the matrix product fills the device
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How one call is computed; everything but the tensors."""
+
+    blank: int
+    activation: Activation
+    dtype: torch.dtype
+    skip_below: float
+    tile: int
+    triton: bool
+
+
+def rnnt_loss(
+    f: Tensor,
+    g: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    f_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int = 0,
+    activation: Activation = "tanh",
+    *,
+    dtype: torch.dtype | None = None,
+    skip_below: float | None = None,
+    tile_cells: int | None = None,
+) -> Tensor:
+    """−log P(y|x) of each utterance, (B,), float32 (float64 for float64 input).
+
+    Args:
+        f: Acoustic terms (B, T, J).
+        g: Language terms (B, U + 1, J), the first for the empty sequence.
+        weight: Output layer (V, J).
+        bias: Its bias (V,).
+        labels: Label ids (B, U), padded with any id.
+        f_lengths: Frames of each utterance (B,).
+        label_lengths: Labels of each utterance (B,).
+        blank: Id of blank.
+        activation: The joint's nonlinearity.
+        dtype: Number format of the tiles' matrix products. None: float32 (float64 for float64 input); under autocast
+            or for 16-bit input, float16 where the activation is bounded by 1 on a CUDA device, which is as fast as
+            bfloat16 and eight times finer, else bfloat16. Sums are always float32 or better.
+        skip_below: Posterior under which a cell is left out of the backward pass. None: 1e-8 in float32, 1e-6 in 16
+            bits; 0 leaves out none.
+        tile_cells: Cells per tile. None: what suits the device.
+    """
+    _check(f, g, weight, bias, labels, f_lengths, label_lengths, blank, activation)
+    dtype = dtype or _default_dtype(f, activation)
+    fast = f.is_cuda and dtype != torch.float64 and _has_triton()
+    if tile_cells is None:
+        tile_cells = CUDA_TILE_CELLS if f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(weight)))
+    plan = _Plan(
+        blank, activation, dtype, SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below, tile_cells, fast
+    )
+    f_lengths, label_lengths = (x.to(device=f.device, dtype=torch.long) for x in (f_lengths, label_lengths))
+    loss: Tensor = _RnntLoss.apply(f, g, weight, bias, labels.to(torch.long), f_lengths, label_lengths, plan)
+    return loss
+
+
+def _check(
+    f: Tensor,
+    g: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    f_lengths: Tensor,
+    label_lengths: Tensor,
+    blank: int,
+    activation: str,
+) -> None:
+    """Shapes only: reading values would wait for the device."""
+    if activation not in ("tanh", "relu"):
+        raise BadInputError(f"activation must be 'tanh' or 'relu', got {activation!r}")
+    if f.ndim != 3 or g.ndim != 3 or weight.ndim != 2 or labels.ndim != 2:
+        raise BadInputError(
+            "rnnt_loss takes f (B, T, J), g (B, U+1, J), weight (V, J) and labels (B, U); got "
+            f"{tuple(f.shape)}, {tuple(g.shape)}, {tuple(weight.shape)}, {tuple(labels.shape)}"
+        )
+    B, T, J = f.shape
+    V = len(weight)
+    wanted = {"g": (B, labels.shape[1] + 1, J), "weight": (V, J), "bias": (V,), "f_lengths": (B,)}
+    given = {"g": g, "weight": weight, "bias": bias, "f_lengths": f_lengths}
+    for name, shape in {**wanted, "label_lengths": (B,)}.items():
+        found = tuple({**given, "label_lengths": label_lengths}[name].shape)
+        if found != shape:
+            raise BadInputError(f"{name} must have shape {shape} beside f {(B, T, J)}, got {found}")
+    if not 0 <= blank < V:
+        raise BadInputError(f"blank={blank} is not an id of the {V} outputs")
+    if B == 0 or T == 0:
+        raise BadInputError(f"rnnt_loss needs at least one utterance with one frame, got f {(B, T, J)}")
+    if not f.is_cuda:
+        frames, units = f_lengths.tolist(), label_lengths.tolist()
+        bad = [i for i in range(B) if not (1 <= frames[i] <= T and 0 <= units[i] <= labels.shape[1])]
+        if bad:
+            raise BadInputError(
+                f"utterance {bad[0]} of the batch has {frames[bad[0]]} frames and {units[bad[0]]} labels; "
+                f"the batch holds 1 to {T} frames and 0 to {labels.shape[1]} labels"
+            )
+
+
+def _default_dtype(f: Tensor, activation: str) -> torch.dtype:
+    if f.dtype == torch.float64:
+        return torch.float64
+    sixteen = f.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(f.device.type)
+    if not sixteen:
+        return torch.float32
+    return torch.float16 if f.is_cuda and activation == "tanh" else torch.bfloat16
+
+
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class _RnntLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        f: Tensor,
+        g: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        f_lengths: Tensor,
+        label_lengths: Tensor,
+        plan: _Plan,
+    ) -> Tensor:
+        with torch.autocast(f.device.type, enabled=False):
+            tiles = _tiles(f, g, weight, bias, labels, plan)
+            valid, _ = lattice._masks(f.shape[1], g.shape[1], f_lengths, label_lengths)
+            lse, blank, label = tiles.forward(torch.nonzero(valid.flatten()).flatten())
+            if plan.triton:
+                from ilme.losses import rnnt_triton
+
+                loss, alpha = rnnt_triton.forward_scores(blank, label, f_lengths, label_lengths)
+            else:
+                loss, alpha = lattice.forward_scores(blank, label, f_lengths, label_lengths)
+        ctx.plan = plan
+        kept = alpha if isinstance(alpha, tuple) else (alpha,)
+        ctx.save_for_backward(f, g, weight, bias, labels, f_lengths, label_lengths, lse, blank, label, *kept)
+        return -loss.to(lse.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        f, g, weight, bias, labels, f_lengths, label_lengths, lse, blank, label, *kept = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        with torch.autocast(f.device.type, enabled=False):
+            if plan.triton:
+                from ilme.losses import rnnt_triton
+
+                arcs = rnnt_triton.arc_posteriors(blank, label, kept[0], kept[1], f_lengths, label_lengths)
+            else:
+                arcs = lattice.arc_posteriors(blank, label, kept[0], f_lengths, label_lengths)
+            tiles = _tiles(f, g, weight, bias, labels, plan)
+            # Arcs are weighted by each utterance's gradient, scaled to at most 1 so that 16 bits hold them.
+            scale = grad.abs().amax().clamp(min=torch.finfo(lse.dtype).tiny).to(lse.dtype)
+            visited = (arcs[0] + arcs[1] > plan.skip_below) & (grad != 0)[:, None, None]
+            cells = torch.nonzero(visited.flatten()).flatten()
+            each = (grad.to(lse.dtype) / scale)[:, None, None]
+            blank_arcs, label_arcs = (x.to(lse.dtype) * each for x in arcs)
+            df, dg, dw, db = tiles.backward(cells, lse, blank_arcs, label_arcs)
+        results = (
+            (x * scale).to(like.dtype) for x, like in zip((df, dg, dw, db), (f, g, weight, bias), strict=True)
+        )
+        return (*results, None, None, None, None)
+
+
+def _tiles(f: Tensor, g: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, plan: _Plan) -> Any:
+    if plan.triton:
+        from ilme.losses.rnnt_triton import TritonTiles
+
+        return TritonTiles(f, g, weight, bias, labels, plan.blank, plan.activation, plan.dtype, plan.tile)
+    return TorchTiles(f, g, weight, bias, labels, plan.blank, plan.activation, plan.dtype, plan.tile)
+
+
+class TorchTiles:
+    """Joint and output layer over tiles of cells, in plain tensor operations.
+
+    A cell is the flat index (b·T + t)·(U+1) + u; `row` is b·T + t and `col` is b·(U+1) + u.
+    """
+
+    def __init__(
+        self,
+        f: Tensor,
+        g: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        blank: int,
+        activation: Activation,
+        dtype: torch.dtype,
+        tile: int,
+    ) -> None:
+        self.B, self.T, self.J = f.shape
+        self.W = g.shape[1]
+        self.exact = torch.float64 if f.dtype == torch.float64 else torch.float32
+        self.f = f.detach().reshape(-1, self.J).to(self.exact)
+        self.g = g.detach().reshape(-1, self.J).to(self.exact)
+        self.weight, self.bias = weight.detach().to(dtype), bias.detach().to(self.exact)
+        self.next_label = torch.cat([labels, labels.new_zeros(len(labels), 1)], dim=1).flatten()
+        self.blank, self.activation, self.dtype, self.tile = blank, activation, dtype, tile
+
+    def _hidden(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        row = torch.div(cells, self.W, rounding_mode="floor")
+        col = torch.div(row, self.T, rounding_mode="floor") * self.W + cells % self.W
+        h = self.f.index_select(0, row).add_(self.g.index_select(0, col))
+        h = h.tanh_() if self.activation == "tanh" else h.relu_()
+        return h.to(self.dtype), row, col
+
+    def _logits(self, h: Tensor) -> Tensor:
+        if self.dtype == self.exact:
+            return torch.addmm(self.bias, h, self.weight.t())
+        return torch.mm(h, self.weight.t()).to(self.exact).add_(self.bias)
+
+    def forward(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-sum-exp of the logits, and log P of blank and of the next label, each (B, T, U + 1)."""
+        shape = (self.B, self.T, self.W)
+        lse, blank, label = (torch.zeros(shape, dtype=self.exact, device=self.f.device) for _ in range(3))
+        for tile in cells.split(self.tile):
+            h, _, col = self._hidden(tile)
+            z = self._logits(h)
+            at_blank = z[:, self.blank].clone()
+            at_label = z.gather(1, self.next_label.index_select(0, col)[:, None]).squeeze(1)
+            top = z.amax(1)
+            total = z.sub_(top[:, None]).exp_().sum(1).log_().add_(top)
+            lse.view(-1)[tile] = total
+            blank.view(-1)[tile] = at_blank.sub_(total)
+            label.view(-1)[tile] = at_label.sub_(total)
+        return lse, blank, label
+
+    def backward(
+        self, cells: Tensor, lse: Tensor, blank_arcs: Tensor, label_arcs: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of f (B, T, J), g (B, U + 1, J), weight and bias from arc weights, both (B, T, U + 1)."""
+        df, dg = torch.zeros_like(self.f), torch.zeros_like(self.g)
+        dw = torch.zeros(self.weight.shape, dtype=self.exact, device=self.f.device)
+        db = torch.zeros_like(self.bias)
+        blank_arcs, label_arcs, lse = blank_arcs.reshape(-1), label_arcs.reshape(-1), lse.view(-1)
+        for tile in cells.split(self.tile):
+            h, row, col = self._hidden(tile)
+            on_blank, on_label = blank_arcs[tile], label_arcs[tile]
+            dz = self._logits(h).sub_(lse[tile][:, None]).exp_().mul_((on_blank + on_label)[:, None])
+            dz[:, self.blank] -= on_blank
+            dz.scatter_add_(1, self.next_label.index_select(0, col)[:, None], -on_label[:, None])
+            db += dz.sum(0)
+            dz = dz.to(self.dtype)
+            dh = torch.mm(dz, self.weight).to(self.exact)
+            if self.dtype == self.exact:
+                dw.addmm_(dz.t(), h)
+            else:
+                dw += torch.mm(dz.t(), h).to(self.exact)
+            h = h.to(self.exact)
+            if self.activation == "tanh":
+                dh.addcmul_(dh * h, h, value=-1)
+            else:
+                dh *= h > 0
+            _add_segments(df, row, dh)
+            _add_segments(dg, col, dh)
+        return df.view(self.B, self.T, self.J), dg.view(self.B, self.W, self.J), dw, db
+
+
+def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> None:
+    """total[index[i]] += values[i], as one product with a 0/1 matrix: fast, and the same sum in the same order."""
+    if not len(index):
+        return
+    low = int(index.min())
+    width = int(index.max()) + 1 - low
+    pick = values.new_zeros(width, len(index))
+    pick[index - low, torch.arange(len(index), device=index.device)] = 1.0
+    total[low : low + width].addmm_(pick, values)
