@@ -1,0 +1,231 @@
+"""Attention models of `transformers` as an `AttentionDecoder`: what they have in common.
+
+A new model is one subclass that says how its decoder layers are called (`read_layer`), how audio becomes
+features (`features`) and how features become encoder states (`hidden`). Everything a search, an internal LM
+or the tuner needs follows from that. The `transformers` model itself runs only its encoder; the decoder's
+weights are read into `ilme.adapters.decoder`, which keeps its cache as plain tensors that a search can
+reorder.
+
+Shapes: n label sequences, B utterances, T encoder frames, V output units, D the model's width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, Layer, Linear
+from ilme.errors import BadInputError
+from ilme.nest import State
+from ilme.tokens import Tokenizer, Tokens
+
+__all__ = ["HuggingFaceTokenizer", "TransformerAED", "read_layer"]
+
+Audio = np.ndarray[Any, np.dtype[np.float32]]
+RATE = 16_000  # samples a second that every model here expects
+
+
+class HuggingFaceTokenizer:
+    """A `transformers` tokenizer with the inventory it writes in.
+
+    Args:
+        tokenizer: The tokenizer.
+        size: Output units of the model; ids that the tokenizer does not know get a name of their own.
+        sos, eos: The ids that start and end a sequence.
+        lead: What stands before a text inside the model, " " for Whisper.
+    """
+
+    def __init__(self, tokenizer: Any, size: int, sos: int, eos: int, lead: str = "") -> None:
+        self._tokenizer = tokenizer
+        self._lead = lead
+        names = tokenizer.convert_ids_to_tokens(list(range(min(size, len(tokenizer)))))
+        names = [f"<id {i}>" if name is None else str(name) for i, name in enumerate(names)]
+        names += [f"<id {i}>" for i in range(len(names), size)]
+        self._tokens = Tokens(tuple(names), sos=sos, eos=eos)
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+    def encode(self, text: str) -> list[int]:
+        text = text.strip()
+        return self.encode_raw(self._lead + text) if text else []
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of the text exactly as it stands, without the lead."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip()
+
+
+def read_layer(
+    layer: Any,
+    *,
+    norms: tuple[str, str, str],
+    out: str,
+    forward: Callable[[Tensor], Tensor],
+    heads: int,
+    scale: float,
+) -> Layer:
+    """Reads one decoder layer that has `self_attn` and `encoder_attn`, each with q_proj, k_proj, v_proj and
+    `out`.
+
+    Args:
+        layer: The `transformers` module.
+        norms: Names of the normalisations before self-attention, cross-attention and the feed-forward block.
+        out: Name of the attention's output map.
+        forward: The feed-forward block without its normalisation.
+        heads: Attention heads.
+        scale: Factor on the attention scores.
+    """
+    own, cross = layer.self_attn, layer.encoder_attn
+    return Layer(
+        self_norm=getattr(layer, norms[0]),
+        self_qkv=Linear.of(own.q_proj, own.k_proj, own.v_proj),
+        self_out=Linear.of(getattr(own, out)),
+        cross_norm=getattr(layer, norms[1]),
+        cross_q=Linear.of(cross.q_proj),
+        cross_kv=Linear.of(cross.k_proj, cross.v_proj),
+        cross_out=Linear.of(getattr(cross, out)),
+        forward_norm=getattr(layer, norms[2]),
+        forward=forward,
+        heads=heads,
+        scale=scale,
+    )
+
+
+class TransformerAED(ABC):
+    """An encoder and a Transformer decoder over it; implements `ilme.protocols.AttentionDecoder`.
+
+    Args:
+        decoder: The decoder's layers.
+        tokenizer: Text to ids, over the inventory of the output layer.
+        prefix: Labels that stand before every sequence (start symbol, language, task, prompt).
+        suppress: Ids that are never put out.
+        suppress_first: Ids that are not put out as the first label.
+        max_labels: The longest sequence the decoder has positions for, without the prefix.
+    """
+
+    window: float = 30.0  # seconds of audio that the model takes at once
+    fixed_length: bool = False  # whether the encoder always sees a full window, padded with silence
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        *,
+        prefix: Sequence[int],
+        suppress: Sequence[int] = (),
+        suppress_first: Sequence[int] = (),
+        max_labels: int = 224,
+    ) -> None:
+        self.decoder = decoder
+        self.tokenizer = tokenizer
+        self.prefix = tuple(prefix)
+        self.max_labels = max_labels
+        if max_labels < 1:
+            raise BadInputError(
+                f"the prompt of {len(prefix)} labels leaves the decoder no room for any output"
+            )
+        size = decoder.output.weight.shape[0]
+        if len(tokenizer.tokens) != size:
+            raise BadInputError(
+                f"the tokenizer has {len(tokenizer.tokens)} tokens, the model's output layer {size}"
+            )
+        self.allowed = _mask(size, suppress, self.device)
+        self.allowed_first = _mask(size, [*suppress, *suppress_first], self.device)
+
+    # What a new model must say.
+
+    @abstractmethod
+    def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
+        """Waveforms of 16 kHz to what `encode` takes: features (B, T, D) and their lengths (B,)."""
+
+    @abstractmethod
+    def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Encoder states (B, T, D), and a mask (B, T), True where a frame counts; None if all do."""
+
+    # What follows.
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.tokenizer.tokens
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.output.weight.device
+
+    @torch.inference_mode()
+    def encode(self, features: Tensor, lengths: Tensor) -> State:
+        return self.memory(*self.hidden(features.to(self.device), lengths.to(self.device)))
+
+    @torch.inference_mode()
+    def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:
+        """Keys and values of every layer's cross-attention, computed once per utterance."""
+        pairs = [layer.keys_and_values(hidden) for layer in self.decoder.layers]
+        return {"keys": [k for k, _ in pairs], "values": [v for _, v in pairs], "mask": mask}
+
+    @torch.inference_mode()
+    def start(self, memory: State) -> tuple[Tensor, State]:
+        B = len(memory["keys"][0])
+        hidden, cache = self.first(B, attention(memory))
+        return self.log_probabilities(hidden, self.allowed_first), {"cache": cache}
+
+    @torch.inference_mode()
+    def step(self, labels: Tensor, state: State, memory: State) -> tuple[Tensor, State]:
+        stream = self.decoder.stream(labels[:, None], state["cache"], attention(memory))
+        (hidden,), (cache,) = self.decoder.run(stream)
+        return self.log_probabilities(hidden[:, -1], self.allowed), {"cache": cache}
+
+    @torch.inference_mode()
+    def step_with(
+        self, labels: Tensor, state: State, memory: State, cache: Cache, context: Context
+    ) -> tuple[Tensor, State, Tensor, Cache]:
+        """`step`, and in the same pass the same labels after another cache with another context.
+
+        Returns the step's rows (n, V) and states, then the hidden states (n, D) and the cache of the other
+        stream.
+        """
+        own = self.decoder.stream(labels[:, None], state["cache"], attention(memory))
+        other = self.decoder.stream(labels[:, None], cache, context)
+        (hidden, passenger), (new, carried) = self.decoder.run(own, other)
+        rows = self.log_probabilities(hidden[:, -1], self.allowed)
+        return rows, {"cache": new}, passenger[:, -1], carried
+
+    def first(self, n: int, context: Context) -> tuple[Tensor, Cache]:
+        """Runs the prefix of n sequences: the last hidden state (n, D) and the cache."""
+        prefix = torch.tensor(self.prefix, device=self.device).expand(n, -1)
+        (hidden,), (cache,) = self.decoder.run(self.decoder.stream(prefix, None, context))
+        return hidden[:, -1], cache
+
+    def teacher_forced(self, labels: Tensor, context: Context) -> Tensor:
+        """Logits (n, U + 1, V) of every label and of the end after given labels (n, U), with gradients."""
+        prefix = torch.tensor(self.prefix, device=self.device).expand(len(labels), -1)
+        (hidden,), _ = self.decoder.run(self.decoder.stream(torch.cat([prefix, labels], 1), None, context))
+        return self.decoder.output(hidden[:, len(self.prefix) - 1 :])
+
+    def log_probabilities(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        """log softmax over the allowed units (n, V), −∞ for the others."""
+        logits = self.decoder.output(hidden).float()
+        return logits.add_(allowed).log_softmax(dim=-1)
+
+
+def attention(memory: State) -> CrossAttention:
+    """The cross-attention to a memory that `encode` made."""
+    return CrossAttention(memory["keys"], memory["values"], memory["mask"])
+
+
+def _mask(size: int, suppress: Sequence[int], device: torch.device) -> Tensor:
+    """0 for each unit that may be put out, −∞ for the others (V,)."""
+    mask = torch.zeros(size, device=device)
+    outside = [i for i in suppress if not 0 <= i < size]
+    if outside:
+        raise BadInputError(f"cannot suppress id {outside[0]}: the model has {size} output units")
+    mask[torch.tensor(sorted(set(suppress)), dtype=torch.long, device=device)] = -torch.inf
+    return mask

@@ -1,0 +1,254 @@
+"""Whisper, all sizes, English-only and multilingual.
+
+    model = Whisper.from_pretrained("openai/whisper-tiny.en")     # hub id or folder with safetensors
+    model = load_attention_model("tiny.en.pt")                    # OpenAI's own file, see
+    ilme.adapters.loading
+
+The decoder starts from <|startoftranscript|>, language and task (multilingual models) and <|notimestamps|>; a
+prompt stands before that, after <|startofprev|>.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, TransformerAED, read_layer
+from ilme.errors import BadInputError
+from ilme.tokens import Tokenizer
+
+__all__ = ["Whisper", "WhisperOptions", "WhisperVocabulary"]
+
+# Marks that are written but not spoken: the ones that openai-whisper and the hub's configs suppress.
+NON_SPEECH = [
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』♩♪♫♬♭♮♯',
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]"),
+    *("{{", "}}", "♪♪", "♪♪♪"),
+]
+MUSIC = frozenset("♩♪♫♬♭♮♯")
+
+
+@dataclass(frozen=True)
+class WhisperOptions:
+    """How a Whisper model is asked to write.
+
+    Attributes:
+        language: Language code of the audio; multilingual models only.
+        task: transcribe, or translate into English; multilingual models only.
+        prompt: Text that is taken to have come before, in the style wanted.
+        suppress_non_speech: Never put out brackets, music signs and other marks that are not spoken.
+    """
+
+    language: str = "en"
+    task: str = "transcribe"
+    prompt: str = ""
+    suppress_non_speech: bool = True
+
+    def __post_init__(self) -> None:
+        if self.task not in ("transcribe", "translate"):
+            raise BadInputError(f"task must be transcribe or translate, got {self.task!r}")
+
+
+class WhisperTokenizer(Tokenizer, Protocol):
+    """A tokenizer that can also encode a text without the space Whisper puts before it."""
+
+    def encode_raw(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class WhisperVocabulary:
+    """The special ids of a Whisper inventory, found by name.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        ids: Every special name, such as <|notimestamps|>, and its id.
+    """
+
+    tokenizer: WhisperTokenizer
+    ids: dict[str, int]
+
+    @classmethod
+    def of(cls, tokenizer: WhisperTokenizer) -> WhisperVocabulary:
+        pieces = tokenizer.tokens.pieces
+        ids = {p: i for i, p in enumerate(pieces) if p.startswith("<|") and p.endswith("|>")}
+        missing = [n for n in ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>") if n not in ids]
+        if missing:
+            raise BadInputError(f"this is not a Whisper tokenizer: it has no {', '.join(missing)}")
+        return cls(tokenizer, ids)
+
+    @property
+    def multilingual(self) -> bool:
+        return "<|en|>" in self.ids and "<|transcribe|>" in self.ids and "<|de|>" in self.ids
+
+    @property
+    def timestamps(self) -> list[int]:
+        """Ids of <|0.00|>, <|0.02|>, …: all that follow <|notimestamps|>."""
+        return list(range(self.ids["<|notimestamps|>"] + 1, len(self.tokenizer.tokens)))
+
+    def prefix(self, options: WhisperOptions, multilingual: bool, room: int) -> list[int]:
+        """The labels before the text; the prompt's last `room` labels are kept."""
+        start = [self.ids["<|startoftranscript|>"]]
+        if multilingual:
+            language = f"<|{options.language}|>"
+            if language not in self.ids:
+                raise BadInputError(
+                    f"the model has no language {options.language!r}; give a code such as en, de, fr"
+                )
+            start += [self.ids[language], self.ids[f"<|{options.task}|>"]]
+        elif options.task != "transcribe" or options.language not in ("en", ""):
+            raise BadInputError(f"an English-only model cannot {options.task} {options.language!r}")
+        start.append(self.ids["<|notimestamps|>"])
+        prompt = self.tokenizer.encode(options.prompt)[-room:]
+        return [self.ids["<|startofprev|>"], *prompt, *start] if prompt else start
+
+    def suppressed(self, options: WhisperOptions) -> list[int]:
+        """Ids that no transcript without time stamps contains."""
+        special = [i for name, i in self.ids.items() if name != "<|endoftext|>"]
+        marks = self.non_speech() if options.suppress_non_speech else []
+        return sorted({*special, *marks, *self.timestamps})
+
+    def non_speech(self) -> list[int]:
+        encode = self.tokenizer.encode_raw
+        ids = {encode(" -")[0], encode(" '")[0]}  # inside a word both stay allowed
+        for mark in NON_SPEECH:
+            for text in (mark, f" {mark}"):
+                labels = encode(text)
+                if len(labels) == 1 or mark in MUSIC:
+                    ids.add(labels[0])
+        return sorted(ids)
+
+
+class Whisper(TransformerAED):
+    """A Whisper model; implements `ilme.protocols.AttentionDecoder`.
+
+    Args:
+        model: `WhisperForConditionalGeneration`, or one made of OpenAI's weights.
+        tokenizer: Its tokenizer.
+        options: Language, task, prompt.
+        extractor: The feature extractor; made from the model's config if not given.
+    """
+
+    kind = "whisper"
+    fixed_length = True
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: WhisperTokenizer,
+        options: WhisperOptions | None = None,
+        extractor: Any = None,
+    ) -> None:
+        options = options or WhisperOptions()
+        self.model = model.eval().requires_grad_(False)
+        self.options = options
+        self.vocabulary = WhisperVocabulary.of(tokenizer)
+        config = model.config
+        positions = int(config.max_target_positions)
+        prefix = self.vocabulary.prefix(options, self.vocabulary.multilingual, room=positions // 2 - 1)
+        super().__init__(
+            read_decoder(model),
+            tokenizer,
+            prefix=prefix,
+            suppress=self.vocabulary.suppressed(options),
+            suppress_first=[self.vocabulary.ids["<|endoftext|>"], *blank(tokenizer)],
+            max_labels=min(positions // 2, positions - len(prefix)),
+        )
+        self.window = config.max_source_positions * 2 / 100  # two 10 ms frames per position
+        self._extractor = extractor if extractor is not None else feature_extractor(config)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str,
+        options: WhisperOptions | None = None,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Whisper:
+        """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is
+        run.
+        """
+        from ilme.adapters.loading import hub_parts
+
+        model, tokenizer, extractor = hub_parts(name, "WhisperForConditionalGeneration", device, dtype)
+        config = model.config
+        wrapped = HuggingFaceTokenizer(
+            tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id, lead=" "
+        )
+        return cls(model, wrapped, options, extractor)
+
+    @staticmethod
+    def make_options(**options: Any) -> WhisperOptions:
+        try:
+            return WhisperOptions(**options)
+        except TypeError as error:
+            raise BadInputError(f"Whisper has no such option: {error}") from error
+
+    def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
+        """Log-mel spectrograms of audio padded to the full window (B, mels, 3000), and the frames that hold
+        audio.
+        """
+        longest = max(len(a) for a in audio)
+        if longest > self.window * RATE + 1:
+            raise BadInputError(
+                f"{longest / RATE:.1f} s of audio, but the model takes {self.window:.0f} s at once"
+            )
+        made = self._extractor(
+            [np.asarray(a, dtype=np.float32) for a in audio], sampling_rate=RATE, return_tensors="pt"
+        )
+        lengths = torch.tensor([len(a) // 160 for a in audio])
+        return made["input_features"], lengths
+
+    @torch.inference_mode()
+    def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        encoder = self.model.get_encoder()
+        states = encoder(features.to(self.device, self.model.dtype)).last_hidden_state
+        return states, None
+
+
+def read_decoder(model: Any) -> Decoder:
+    """The decoder of a `WhisperForConditionalGeneration`."""
+    config, decoder = model.config, model.model.decoder
+    heads = int(config.decoder_attention_heads)
+    layers = [
+        read_layer(
+            layer,
+            norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+            out="out_proj",
+            forward=_feed_forward(layer),
+            heads=heads,
+            scale=float((config.d_model // heads) ** -0.5),
+        )
+        for layer in decoder.layers
+    ]
+    factor = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+    words, positions = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
+
+    def embed(labels: Tensor, at: int) -> Tensor:
+        embedded: Tensor = words[labels] * factor + positions[at : at + labels.shape[1]]
+        return embedded
+
+    return Decoder(layers, embed, decoder.layer_norm, Linear.of(model.proj_out))
+
+
+def _feed_forward(layer: Any) -> Any:
+    return lambda x: layer.fc2(layer.activation_fn(layer.fc1(x)))
+
+
+def blank(tokenizer: Tokenizer) -> list[int]:
+    """The lone space, which openai-whisper does not let a transcript begin with."""
+    return [i for i, piece in enumerate(tokenizer.tokens.pieces) if piece in (" ", "Ġ")]
+
+
+def feature_extractor(config: Any) -> Any:
+    from transformers import WhisperFeatureExtractor
+
+    return WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
+        feature_size=config.num_mel_bins, chunk_length=config.max_source_positions * 2 // 100
+    )
