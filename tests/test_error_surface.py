@@ -100,18 +100,15 @@ def test_copies_weigh_utterances_as_if_they_were_repeated() -> None:
     a = lists.along(origin, direction, 0.0, 2.0, copies)
     b = repeated.along(origin, direction, 0.0, 2.0)
     t = np.linspace(0.001, 1.999, 301)
-    np.testing.assert_allclose(
-        a.errors[np.searchsorted(a.edges, t) - 1], b.errors[np.searchsorted(b.edges, t) - 1]
-    )
+    np.testing.assert_allclose(a.at(t), b.at(t))
     assert lists.error_at(origin, copies) == repeated.error_at(origin)
 
 
-def test_smoothing_is_the_average_around_each_middle() -> None:
+def test_smoothing_is_the_average_around_each_point() -> None:
     profile = Profile(np.array([0.0, 1.0, 1.1, 3.0]), np.array([10.0, 0.0, 10.0]))
-    smooth = profile.smoothed(0.5)
-    assert smooth.errors[1] == pytest.approx(9.0)  # a pit of width 0.1 in a window of 1
-    assert smooth.errors[0] == pytest.approx(10.0)
-    assert profile.smoothed(0.0) is profile
+    points = np.array([1.05, 0.2, 3.0])
+    assert profile.at(points).tolist() == [0.0, 10.0, 10.0]
+    assert profile.at(points, 0.5) == pytest.approx([9.0, 10.0, 10.0])  # a pit of width 0.1 in a window of 1
 
 
 def hypothesis(text: str, asr: float, lm: float = 0.0, sub: float = 0.0) -> Hypothesis:

@@ -1,10 +1,10 @@
 """The exact error count of fixed n-best lists as a function of the fusion weights.
 
-Each hypothesis scores linearly in the weights: s_h(w) = asr + λ_T·lm − μ·subtracted + β·length, divided by its
-length to some power if the search divides. Along a line w + t·d it is the straight line a_h + t·b_h, the winner
-of an utterance is the upper envelope of its hypotheses' lines, and the total error is piecewise constant with
-breaks where winners change (minimum error rate training, Och 2003). So a line search is exact: no grid, no
-gradient.
+Each hypothesis scores linearly in the weights: s_h(w) = asr + λ_T·lm − μ·subtracted + β·length, divided by
+its length to some power if the search divides. Along a line w + t·d it is the straight line a_h + t·b_h, the
+winner of an utterance is the upper envelope of its hypotheses' lines, and the total error is piecewise
+constant with breaks where winners change (minimum error rate training, Och 2003). So a line search is exact:
+no grid, no gradient.
 """
 
 from __future__ import annotations
@@ -44,23 +44,22 @@ class Profile:
 
     Attributes:
         edges: (n + 1,) rising.
-        errors: (n,) whole numbers; floats once smoothed.
+        errors: (n,) whole numbers, as floats.
     """
 
     edges: Array
     errors: Array
 
-    def smoothed(self, width: float) -> Profile:
-        """Each interval's error, averaged over ± width around its middle (Cer, Jurafsky & Manning 2008)."""
+    def at(self, t: Array, width: float = 0.0) -> Array:
+        """The error at each t, averaged over t ± width (Cer, Jurafsky & Manning 2008) if a width is given."""
         if width <= 0:
-            return self
+            place = np.searchsorted(self.edges, t, side="right") - 1
+            return self.errors[np.clip(place, 0, len(self.errors) - 1)]
         area = np.concatenate([[0.0], np.cumsum(self.errors * np.diff(self.edges))])
-        middle = (self.edges[1:] + self.edges[:-1]) / 2
-        low = np.clip(middle - width, self.edges[0], None)
-        high = np.clip(middle + width, None, self.edges[-1])
+        low = np.maximum(t - width, self.edges[0])
+        high = np.minimum(t + width, self.edges[-1])
         at_low, at_high = (np.interp(x, self.edges, area) for x in (low, high))
-        span = np.maximum(high - low, 1e-12)
-        return Profile(self.edges, (at_high - at_low) / span)
+        return np.asarray((at_high - at_low) / np.maximum(high - low, 1e-12))
 
 
 @dataclass(frozen=True)
