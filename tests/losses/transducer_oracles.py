@@ -1,4 +1,4 @@
-"""Independent ways to the transducer loss: every alignment one by one, and a plain float64 recursion under autograd."""
+"""Other ways to the transducer loss: every alignment one by one, and a float64 recursion under autograd."""
 
 from __future__ import annotations
 
@@ -39,7 +39,16 @@ class Case:
 
 
 def random_case(
-    B: int, T: int, U: int, V: int, J: int, *, seed: int = 0, blank: int = 0, activation: str = "tanh", scale: float = 1.0
+    B: int,
+    T: int,
+    U: int,
+    V: int,
+    J: int,
+    *,
+    seed: int = 0,
+    blank: int = 0,
+    activation: str = "tanh",
+    scale: float = 1.0,
 ) -> Case:
     """A ragged float64 batch; the first utterance is full, so that every padding size occurs."""
     r = torch.Generator().manual_seed(seed)
@@ -54,7 +63,15 @@ def random_case(
     labels += labels >= blank  # every id but blank
     weight = scale * normal(V, J) / math.sqrt(J)
     return Case(
-        normal(B, T, J), normal(B, U + 1, J), weight, normal(V), labels, f_lengths, label_lengths, blank, activation
+        normal(B, T, J),
+        normal(B, U + 1, J),
+        weight,
+        normal(V),
+        labels,
+        f_lengths,
+        label_lengths,
+        blank,
+        activation,
     ).to(dtype=torch.float64)
 
 
@@ -82,7 +99,7 @@ def plain_loss(case: Case) -> Tensor:
 
 
 def brute_force_loss(case: Case) -> list[float]:
-    """Sums the probability of every alignment: every order of T blanks, the last of them last, and U labels."""
+    """Sums the probability of every alignment: every order of U labels and T blanks that ends in a blank."""
     scores = log_probabilities(case).tolist()
     losses = []
     for b, (T, U) in enumerate(zip(case.f_lengths.tolist(), case.label_lengths.tolist(), strict=True)):

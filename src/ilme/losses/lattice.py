@@ -3,10 +3,11 @@
     α(t, u) = logadd( α(t−1, u) + blank(t−1, u),  α(t, u−1) + label(t, u−1) ),   α(0, 0) = 0
     log P(y|x) = α(T−1, U) + blank(T−1, U)
 
-The gradient needs the posterior probability of each arc. It is found by walking back from the end and dividing the
-probability of each node among its two incoming arcs:
+The gradient needs the posterior probability of each arc. It is found by walking back from the end and
+dividing the probability of each node among its two incoming arcs:
 
-    G(T−1, U) = 1,   G(t, u) = G(t+1, u) e^{α(t,u) + blank(t,u) − α(t+1,u)} + G(t, u+1) e^{α(t,u) + label(t,u) − α(t,u+1)}
+    G(T−1, U) = 1
+    G(t, u)   = G(t+1, u) e^{α(t,u) + blank(t,u) − α(t+1,u)} + G(t, u+1) e^{α(t,u) + label(t,u) − α(t,u+1)}
 
 This file works on whole anti-diagonals d = t + u of all utterances at once, in float64, on any device.
 """
@@ -22,8 +23,8 @@ NEGATIVE = -1e30  # stands for log 0: finite, so that differences of two of them
 
 
 def _skew(scores: Tensor, valid: Tensor) -> Tensor:
-    """(B, T, W) to diagonals (T + W − 1, B, W): out[d, b, u] = scores[b, d − u, u], NEGATIVE where that is not valid."""
-    B, T, W = scores.shape
+    """(B, T, W) to diagonals (T + W − 1, B, W): out[d, b, u] = scores[b, d − u, u], else NEGATIVE."""
+    _, T, W = scores.shape
     d = torch.arange(T + W - 1, device=scores.device)
     u = torch.arange(W, device=scores.device)
     t = d[:, None] - u[None, :]
@@ -50,7 +51,9 @@ def _masks(T: int, W: int, f_lengths: Tensor, label_lengths: Tensor) -> tuple[Te
     return (t < frames) & (u <= labels), (t < frames) & (u < labels)
 
 
-def forward_scores(blank: Tensor, label: Tensor, f_lengths: Tensor, label_lengths: Tensor) -> tuple[Tensor, Tensor]:
+def forward_scores(
+    blank: Tensor, label: Tensor, f_lengths: Tensor, label_lengths: Tensor
+) -> tuple[Tensor, Tensor]:
     """log P(y|x) (B,), and α along diagonals (T + U, B, U + 1).
 
     Args:
@@ -77,7 +80,7 @@ def forward_scores(blank: Tensor, label: Tensor, f_lengths: Tensor, label_length
 def arc_posteriors(
     blank: Tensor, label: Tensor, alpha: Tensor, f_lengths: Tensor, label_lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Posterior probability of each blank arc and of each label arc, both (B, T, U + 1), 0 where there is none."""
+    """Posterior probability of each blank arc and of each label arc, both (B, T, U + 1), 0 where none is."""
     _, T, W = blank.shape
     has_blank, has_label = _masks(T, W, f_lengths, label_lengths)
     blanks, labels = _skew(blank, has_blank), _skew(label, has_label)

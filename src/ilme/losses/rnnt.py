@@ -1,16 +1,16 @@
 """The RNN-T loss that never stores B × T × U × V numbers.
 
-    h(t, u) = tanh(f_t + g_u),   z(t, u) = W h(t, u) + b,   loss = −log Σ_alignments Π softmax(z)     (Eqs. 1–4, 21–23)
+    h(t, u) = tanh(f_t + g_u),   z(t, u) = W h(t, u) + b,   loss = −log Σ_alignments Π softmax(z)
 
-Joint, output layer and loss are one autograd function. The forward pass runs over tiles of cells (t, u) and keeps
-three numbers of each: the log-sum-exp of its logits and the log-probabilities of blank and of the next label. The
-backward pass makes the logits of a tile again, turns them into
+Joint, output layer and loss are one autograd function. The forward pass runs over tiles of cells (t, u) and
+keeps three numbers of each: the log-sum-exp of its logits and the log-probabilities of blank and of the next
+label. The backward pass makes the logits of a tile again, turns them into
 
     ∂loss/∂z(t, u) = γ(t, u) softmax(z) − γ_blank(t, u) 1_blank − γ_label(t, u) 1_label
 
 where γ is the posterior probability of a node or arc of the alignment lattice, and multiplies it out at once.
-Two things save work beyond memory: cells that padding makes are never computed, and cells that no plausible alignment
-visits (γ below `skip_below`) are left out of the backward pass; the error this makes is at most
+Two things save work beyond memory: cells that padding makes are never computed, and cells that no plausible
+alignment visits (γ below `skip_below`) are left out of the backward pass; the error this makes is at most
 `skip_below` × (cells in a row or column), against 1 for the row's own mass.
 """
 
@@ -74,10 +74,12 @@ def rnnt_loss(
         label_lengths: Labels of each utterance (B,).
         blank: Id of blank.
         activation: The joint's nonlinearity.
-        dtype: Number format of the tiles' matrix products. None: float32 (float64 for float64 input); under autocast
-            or for 16-bit input, float16 where the activation is bounded by 1 on a CUDA device, which is as fast as
-            bfloat16 and eight times finer, else bfloat16. Sums are always float32 or better.
-        skip_below: Posterior under which a cell is left out of the backward pass. None: 1e-8 in float32, 1e-6 in 16
+        dtype: Number format of the tiles' matrix products. None: float32 (float64 for float64 input); under
+        autocast
+            or for 16-bit input, float16 where the activation is bounded by 1 on a CUDA device, which is as
+            fast as bfloat16 and eight times finer, else bfloat16. Sums are always float32 or better.
+        skip_below: Posterior under which a cell is left out of the backward pass. None: 1e-8 in float32,
+        1e-6 in 16
             bits; 0 leaves out none.
         tile_cells: Cells per tile. None: what suits the device.
     """
@@ -87,10 +89,17 @@ def rnnt_loss(
     if tile_cells is None:
         tile_cells = CUDA_TILE_CELLS if f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(weight)))
     plan = _Plan(
-        blank, activation, dtype, SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below, tile_cells, fast
+        blank,
+        activation,
+        dtype,
+        SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below,
+        tile_cells,
+        fast,
     )
     f_lengths, label_lengths = (x.to(device=f.device, dtype=torch.long) for x in (f_lengths, label_lengths))
-    loss: Tensor = _RnntLoss.apply(f, g, weight, bias, labels.to(torch.long), f_lengths, label_lengths, plan)
+    loss: Tensor = _RnntLoss.apply(  # type: ignore[no-untyped-call]
+        f, g, weight, bias, labels.to(torch.long), f_lengths, label_lengths, plan
+    )
     return loss
 
 
@@ -172,11 +181,10 @@ class _RnntLoss(torch.autograd.Function):
             if plan.triton:
                 from ilme.losses import rnnt_triton
 
-                loss, alpha = rnnt_triton.forward_scores(blank, label, f_lengths, label_lengths)
+                loss, kept = rnnt_triton.forward_scores(blank, label, f_lengths, label_lengths)
             else:
-                loss, alpha = lattice.forward_scores(blank, label, f_lengths, label_lengths)
+                loss, *kept = lattice.forward_scores(blank, label, f_lengths, label_lengths)
         ctx.plan = plan
-        kept = alpha if isinstance(alpha, tuple) else (alpha,)
         ctx.save_for_backward(f, g, weight, bias, labels, f_lengths, label_lengths, lse, blank, label, *kept)
         return -loss.to(lse.dtype)
 
@@ -257,7 +265,7 @@ class TorchTiles:
         """Log-sum-exp of the logits, and log P of blank and of the next label, each (B, T, U + 1)."""
         shape = (self.B, self.T, self.W)
         lse, blank, label = (torch.zeros(shape, dtype=self.exact, device=self.f.device) for _ in range(3))
-        for tile in cells.split(self.tile):
+        for tile in torch.split(cells, self.tile):
             h, _, col = self._hidden(tile)
             z = self._logits(h)
             at_blank = z[:, self.blank].clone()
@@ -277,7 +285,7 @@ class TorchTiles:
         dw = torch.zeros(self.weight.shape, dtype=self.exact, device=self.f.device)
         db = torch.zeros_like(self.bias)
         blank_arcs, label_arcs, lse = blank_arcs.reshape(-1), label_arcs.reshape(-1), lse.view(-1)
-        for tile in cells.split(self.tile):
+        for tile in torch.split(cells, self.tile):
             h, row, col = self._hidden(tile)
             on_blank, on_label = blank_arcs[tile], label_arcs[tile]
             dz = self._logits(h).sub_(lse[tile][:, None]).exp_().mul_((on_blank + on_label)[:, None])
@@ -301,7 +309,7 @@ class TorchTiles:
 
 
 def _add_segments(total: Tensor, index: Tensor, values: Tensor) -> None:
-    """total[index[i]] += values[i], as one product with a 0/1 matrix: fast, and the same sum in the same order."""
+    """total[index[i]] += values[i], as one product with a 0/1 matrix: fast, and always in one order."""
     if not len(index):
         return
     low = int(index.min())
