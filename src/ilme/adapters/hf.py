@@ -161,6 +161,14 @@ class TransformerAED(ABC):
     def device(self) -> torch.device:
         return self.decoder.output.weight.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.output.weight.dtype
+
+    @property
+    def encoder_width(self) -> int:
+        return self.decoder.layers[0].cross_kv.weight.shape[1]
+
     @torch.inference_mode()
     def encode(self, features: Tensor, lengths: Tensor) -> State:
         return self.memory(*self.hidden(features.to(self.device), lengths.to(self.device)))
@@ -185,18 +193,20 @@ class TransformerAED(ABC):
 
     @torch.inference_mode()
     def step_with(
-        self, labels: Tensor, state: State, memory: State, cache: Cache, context: Context
-    ) -> tuple[Tensor, State, Tensor, Cache]:
+        self, labels: Tensor, state: State, memory: State, cache: Cache, context: Context, allowed: Tensor
+    ) -> tuple[tuple[Tensor, State], tuple[Tensor, Cache]]:
         """`step`, and in the same pass the same labels after another cache with another context.
 
-        Returns the step's rows (n, V) and states, then the hidden states (n, D) and the cache of the other
-        stream.
+        Returns the rows (n, V) and states of the step, and the rows, over the units `allowed`, and the cache
+        of the other stream. Every weight matrix is read once for both.
         """
         own = self.decoder.stream(labels[:, None], state["cache"], attention(memory))
         other = self.decoder.stream(labels[:, None], cache, context)
         (hidden, passenger), (new, carried) = self.decoder.run(own, other)
-        rows = self.log_probabilities(hidden[:, -1], self.allowed)
-        return rows, {"cache": new}, passenger[:, -1], carried
+        logits = self.decoder.output(torch.cat([hidden[:, -1], passenger[:, -1]])).float()
+        n = len(labels)
+        rows, internal = logits[:n].add_(self.allowed), logits[n:].add_(allowed)
+        return (rows.log_softmax(-1), {"cache": new}), (internal.log_softmax(-1), carried)
 
     def first(self, n: int, context: Context) -> tuple[Tensor, Cache]:
         """Runs the prefix of n sequences: the last hidden state (n, D) and the cache."""

@@ -1,0 +1,174 @@
+"""What every adapted model and its internal LM must do, whatever made them.
+
+    check_attention_model(model, features, lengths)
+    check_internal_lm(scorer, model, features, lengths)
+
+Each raises ContractError with what was found. They ship with the package, so that an adapter written
+elsewhere can be checked with one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ilme.errors import IlmeError
+from ilme.nest import State, map_tensors, select
+from ilme.protocols import AttentionDecoder, TokenScorer
+
+__all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_ride"]
+
+TOLERANCE = 1e-4
+
+
+class ContractError(IlmeError):
+    """An adapter that does not keep the contract of `ilme.protocols`."""
+
+
+@torch.no_grad()
+def check_attention_model(
+    model: AttentionDecoder,
+    features: Tensor,
+    lengths: Tensor,
+    labels: Sequence[int],
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Distributions, batch = single, several sequences of one utterance, and reordering.
+
+    Args:
+        model: The model.
+        features, lengths: At least two utterances, as `encode` takes them.
+        labels: A few labels to extend the sequences by; at least two different ones.
+        tolerance: On log-probabilities.
+    """
+    B = len(lengths)
+    _check(B >= 2 and len(set(labels)) >= 2, "give at least two utterances and two different labels")
+    memory = model.encode(features, lengths)
+    rows, _ = model.start(memory)
+    _check(
+        rows.shape == (B, len(model.tokens)), f"start gave {tuple(rows.shape)}, not {(B, len(model.tokens))}"
+    )
+    batched = attention_rows(model, memory, [list(labels)] * B)
+    _distributions(batched, "the model's rows")
+    for b in range(B):
+        alone = attention_rows(model, model.encode(features[b : b + 1], lengths[b : b + 1]), [list(labels)])
+        _same(alone[0], batched[b], tolerance, f"utterance {b} alone and in a batch")
+    turned = [labels[::-1] for _ in range(B)]
+    other = attention_rows(model, memory, turned)
+    pairs = attention_rows(model, memory, [y for b in range(B) for y in (list(labels), turned[b])], per=2)
+    _same(pairs[0::2], batched, tolerance, "a sequence alone and beside another of its utterance")
+    _same(pairs[1::2], other, tolerance, "a sequence alone and beside another of its utterance")
+    _check_reorder(model, memory, labels, tolerance)
+
+
+@torch.no_grad()
+def check_internal_lm(
+    scorer: TokenScorer,
+    model: AttentionDecoder,
+    features: Tensor,
+    lengths: Tensor,
+    labels: Sequence[int],
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Independence of audio, distributions, batch = single, reordering, and the ride if there is one."""
+    before = scorer_rows(scorer, [list(labels)])
+    memory = model.encode(features, lengths)
+    attention_rows(model, memory, [list(labels)] * len(lengths))
+    after = scorer_rows(scorer, [list(labels)])
+    _check(torch.equal(before, after), "the internal LM's scores changed after the model heard audio")
+    _distributions(before, "the internal LM's rows")
+    turned = list(labels[::-1])
+    both = scorer_rows(scorer, [list(labels), turned])
+    _same(both[0], before[0], tolerance, "a sequence alone and in a batch")
+    _same(both[1], scorer_rows(scorer, [turned])[0], tolerance, "a sequence alone and in a batch")
+    rows, state = scorer.start(2)
+    _rows, state = scorer.score(torch.tensor([labels[0], labels[1]], device=scorer.device), state)
+    swap = torch.tensor([1, 0], device=scorer.device)
+    then = torch.full((2,), labels[0], device=scorer.device)
+    straight, _ = scorer.score(then, state)
+    swapped, _ = scorer.score(then, select(state, swap))
+    _same(swapped, straight[swap], tolerance, "states before and after reordering")
+    if getattr(scorer, "host", None) is model:
+        check_ride(scorer, model, memory, labels, tolerance)
+
+
+@torch.no_grad()
+def check_ride(
+    scorer: TokenScorer,
+    model: AttentionDecoder,
+    memory: State,
+    labels: Sequence[int],
+    tolerance: float = TOLERANCE,
+) -> None:
+    """One shared pass gives what two separate ones give, label after label."""
+    rows, state = model.start(memory)
+    _, internal = scorer.start(len(rows))
+    apart_state, apart_internal = state, internal
+    for label in labels:
+        given = torch.full((len(rows),), label, device=model.device)
+        apart, apart_state = model.step(given, apart_state, memory)
+        apart_lm, apart_internal = scorer.score(given, apart_internal)
+        (own, state), (lm, internal) = scorer.ride(given, state, internal, memory)  # type: ignore[attr-defined]
+        _same(own, apart, tolerance, "the model's rows in a ride and in a step")
+        _same(lm, apart_lm, tolerance, "the internal LM's rows in a ride and alone")
+
+
+def attention_rows(
+    model: AttentionDecoder, memory: State, sequences: list[list[int]], per: int = 1
+) -> Tensor:
+    """All rows (n, U + 1, V) of the sequences; `per` of them for each utterance, standing together."""
+    rows, state = model.start(memory)
+    if per > 1:
+        index = torch.arange(len(rows), device=rows.device).repeat_interleave(per)
+        rows, state = rows[index], select(state, index)
+    out = [rows]
+    for column in zip(*sequences, strict=True):
+        rows, state = model.step(torch.tensor(column, device=model.device), state, memory)
+        out.append(rows)
+    return torch.stack(out, 1)
+
+
+def scorer_rows(scorer: TokenScorer, sequences: list[list[int]]) -> Tensor:
+    """All rows (n, U + 1, V) of the sequences."""
+    rows, state = scorer.start(len(sequences))
+    out = [rows]
+    for column in zip(*sequences, strict=True):
+        rows, state = scorer.score(torch.tensor(column, device=scorer.device), state)
+        out.append(rows)
+    return torch.stack(out, 1)
+
+
+def _check_reorder(model: AttentionDecoder, memory: State, labels: Sequence[int], tolerance: float) -> None:
+    """Two sequences of each utterance change places: so must everything that follows."""
+    rows, state = model.start(memory)
+    B = len(rows)
+    state = select(state, torch.arange(B, device=model.device).repeat_interleave(2))
+    _, state = model.step(torch.tensor([labels[0], labels[1]] * B, device=model.device), state, memory)
+    kept = map_tensors(torch.clone, state)
+    swap = torch.arange(2 * B, device=model.device).view(B, 2).flip(1).flatten()
+    then = torch.full((2 * B,), labels[0], device=model.device)
+    straight, _ = model.step(then, state, memory)
+    swapped, _ = model.step(then, select(state, swap), memory)
+    _same(swapped, straight[swap], tolerance, "states before and after reordering")
+    again, _ = model.step(then, kept, memory)
+    _same(again, straight, 0.0, "a state that had been used for a step and its copy")
+
+
+def _distributions(rows: Tensor, what: str) -> None:
+    total = rows.exp().sum(-1)
+    worst = (total - 1).abs().max().item()
+    _check(worst < 1e-3, f"{what} are no log-probabilities: they sum to 1 ± {worst:.3g}")
+
+
+def _same(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
+    finite = torch.isfinite(a) & torch.isfinite(b)
+    _check(bool((torch.isfinite(a) == torch.isfinite(b)).all()), f"{what}: other units are impossible")
+    worst = (a - b)[finite].abs().max().item() if bool(finite.any()) else 0.0
+    _check(worst <= tolerance, f"{what} differ by {worst:.3g}")
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise ContractError(message)

@@ -1,0 +1,128 @@
+"""Whisper with tiny random weights: equal to `transformers`, and the contract of every adapter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from ilme.adapters.contract import check_attention_model, check_internal_lm  # noqa: E402
+from ilme.adapters.whisper import Whisper, WhisperOptions  # noqa: E402
+from ilme.errors import BadInputError  # noqa: E402
+from ilme.ilm.learned import LearnOptions, learn_context, loss_per_label  # noqa: E402
+from ilme.ilm.transformer import ESTIMATORS, Calibration, estimate, from_tensors  # noqa: E402
+from tests.adapters.tiny import WhisperWords, tiny_whisper, waves  # noqa: E402
+
+LABELS = [5, 9, 12, 5, 30]
+
+
+@pytest.fixture(scope="module")
+def model() -> Whisper:
+    return tiny_whisper()
+
+
+@pytest.fixture(scope="module")
+def speech(model: Whisper) -> tuple[torch.Tensor, torch.Tensor]:
+    return model.features(waves(2))
+
+
+@pytest.fixture(scope="module")
+def calibration(model: Whisper, speech: tuple[torch.Tensor, torch.Tensor]) -> Calibration:
+    hidden, _ = model.hidden(*speech)
+    return Calibration(list(hidden), [[5, 6, 7], [9, 8, 7, 6]])
+
+
+def test_logits_equal_transformers(model, speech):
+    features, lengths = speech
+    memory = model.encode(features, lengths)
+    prefix = torch.tensor([[*model.prefix, *LABELS]] * 2)
+    with torch.no_grad():
+        upstream = model.model(input_features=features, decoder_input_ids=prefix).logits
+    expected = (upstream[:, len(model.prefix) - 1 :] + model.allowed).log_softmax(-1)
+    rows, state = model.start(memory)
+    first = (upstream[:, len(model.prefix) - 1] + model.allowed_first).log_softmax(-1)
+    torch.testing.assert_close(rows, first, atol=1e-4, rtol=0)
+    for u, label in enumerate(LABELS):
+        rows, state = model.step(torch.tensor([label] * 2), state, memory)
+        torch.testing.assert_close(rows, expected[:, u + 1], atol=1e-4, rtol=0)
+
+
+def test_contract(model, speech):
+    check_attention_model(model, *speech, LABELS)
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_internal_lm_contract(model, speech, calibration, name):
+    scorer = estimate(name, model, calibration)
+    check_internal_lm(scorer, model, *speech, LABELS)
+    rows, _ = scorer.start(2)
+    assert scorer.finish(rows).shape == (2,)
+    again = from_tensors(model, name, scorer.tensors)
+    torch.testing.assert_close(again.start(1)[0], scorer.start(1)[0])
+
+
+def test_zeroed_equals_upstream_on_zero_states(model):
+    """`transformers` run on encoder states of zero gives what the constant W_o b_v + b_o gives."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    scorer = estimate("zeroed", model)
+    ids = torch.tensor([[*model.prefix, *LABELS]])
+    with torch.no_grad():
+        zero = BaseModelOutput(last_hidden_state=torch.zeros(1, 8, model.encoder_width))
+        upstream = model.model(encoder_outputs=zero, decoder_input_ids=ids).logits[:, -1]
+    rows, state = scorer.start(1)
+    for label in LABELS:
+        rows, state = scorer.score(torch.tensor([label]), state)
+    expected = (upstream + model.allowed).log_softmax(-1)
+    finite = torch.isfinite(expected)
+    torch.testing.assert_close(rows[finite], expected[finite], atol=1e-4, rtol=0)
+
+
+def test_learning_lowers_the_loss_on_held_out_transcripts(model, calibration):
+    transcripts = [[5, 6, 7, 8]] * 20 + [[9, 8, 7]] * 20
+    start = loss_per_label(model, estimate("mean-context", model, calibration).context, transcripts)
+    before = {name: p.clone() for name, p in model.model.named_parameters()}
+    options = LearnOptions(epochs=3, rate=0.1, rank=2)
+    scorer = learn_context(model, calibration, transcripts, options)
+    assert loss_per_label(model, scorer.context, transcripts) < 0.8 * start
+    assert all(torch.equal(p, before[name]) for name, p in model.model.named_parameters())
+    again = from_tensors(model, "learned", scorer.tensors)
+    torch.testing.assert_close(again.start(1)[0], scorer.start(1)[0])
+
+
+def test_suppressed_units_are_never_possible(model, speech):
+    rows, _state = model.start(model.encode(*speech))
+    assert torch.isinf(rows[:, model.tokens.eos]).all(), "a transcript may not be empty"
+    stamps = model.vocabulary.timestamps
+    assert torch.isinf(rows[:, stamps]).all()
+    internal, _ = estimate("removed", model).start(1)
+    assert torch.isfinite(internal).all(), "∞ − μ·∞ is not a number"
+
+
+def test_prompt_stands_before_the_transcript():
+    words = WhisperWords()
+    plain = tiny_whisper(words)
+    prompted = tiny_whisper(words, WhisperOptions(prompt="w5 w6"))
+    assert prompted.prefix == (words.ids["<|startofprev|>"], 5, 6, *plain.prefix)
+    features, lengths = plain.features(waves(1))
+    a, _ = plain.start(plain.encode(features, lengths))
+    b, _ = prompted.start(prompted.encode(features, lengths))
+    assert not torch.allclose(a[torch.isfinite(a)], b[torch.isfinite(b)])
+
+
+def test_multilingual_prefix_and_its_errors():
+    words = WhisperWords(languages=("en", "de"))
+    model = tiny_whisper(words, WhisperOptions(language="de", task="translate"))
+    names = [words.tokens.pieces[i] for i in model.prefix]
+    assert names == ["<|startoftranscript|>", "<|de|>", "<|translate|>", "<|notimestamps|>"]
+    with pytest.raises(BadInputError, match="no language 'xx'"):
+        tiny_whisper(words, WhisperOptions(language="xx"))
+    with pytest.raises(BadInputError, match="English-only"):
+        tiny_whisper(WhisperWords(), WhisperOptions(language="de"))
+
+
+def test_audio_longer_than_the_window_is_refused(model):
+    with pytest.raises(BadInputError, match="takes 1 s at once"):
+        model.features([np.zeros(40_000, dtype=np.float32)])

@@ -1,0 +1,84 @@
+"""Tiny random models for the adapters' tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ilme.adapters.whisper import Whisper, WhisperOptions
+from ilme.tokens import Tokens
+
+
+class WhisperWords:
+    """A word tokenizer with Whisper's special units: ids 0–39 are w0 … w39."""
+
+    def __init__(self, words: int = 40, languages: tuple[str, ...] = ()) -> None:
+        special = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in languages)]
+        special += ["<|translate|>", "<|transcribe|>", "<|startofprev|>", "<|notimestamps|>"]
+        special += [f"<|{i * 0.02:.2f}|>" for i in range(51)]
+        pieces = (*(f"w{i}" for i in range(words)), *special)
+        self.ids = {piece: i for i, piece in enumerate(pieces)}
+        self.words = words
+        self._tokens = Tokens(pieces, sos=words + 1, eos=words)
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+    def encode(self, text: str) -> list[int]:
+        return [self.ids[word] for word in text.split()]
+
+    def encode_raw(self, text: str) -> list[int]:
+        return [self.ids.get(text.strip(), 39)]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.tokens.pieces[i] for i in ids if i < self.words)
+
+
+def tiny_whisper(words: WhisperWords | None = None, options: WhisperOptions | None = None) -> Whisper:
+    """Two layers of width 16 over one second of audio."""
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    words = words or WhisperWords()
+    size = len(words.tokens)
+    config = WhisperConfig(
+        vocab_size=size,
+        num_mel_bins=80,
+        d_model=16,
+        encoder_layers=2,
+        encoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=32,
+        max_source_positions=50,
+        max_target_positions=64,
+        pad_token_id=words.tokens.eos,
+        eos_token_id=words.tokens.eos,
+        bos_token_id=words.tokens.eos,
+        decoder_start_token_id=words.tokens.sos,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
+    torch.manual_seed(0)
+    model = WhisperForConditionalGeneration(config)
+    randomise(model)
+    return Whisper(model, words, options)
+
+
+def randomise(model: torch.nn.Module) -> None:
+    """Weights large enough that every part of the network matters, biases included."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name and name.endswith("weight"):
+                parameter.copy_(1 + 0.1 * torch.randn(parameter.shape, generator=generator))
+            else:
+                parameter.copy_(0.25 * torch.randn(parameter.shape, generator=generator))
+
+
+def waves(count: int, seconds: float = 0.9) -> list[np.ndarray]:
+    """Different noises, of different lengths."""
+    generator = np.random.default_rng(3)
+    sizes = [int(16_000 * seconds) - 1600 * i for i in range(count)]
+    return [generator.standard_normal(n).astype(np.float32) * 0.1 for n in sizes]
