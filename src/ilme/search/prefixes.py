@@ -1,0 +1,160 @@
+"""The label sequences of a transducer beam: each is scored once by each network, however many frames it lives.
+
+A pool holds P slots per utterance. A slot keeps, for one label sequence, what each network computed for it (a lane:
+the output and the state). Blank changes nothing here. A sequence that leaves the beam and comes back finds its slot
+by hash; slots are reused least recently used first.
+
+On CPU only the rows that are asked for are computed. On CUDA shapes are fixed and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ilme.nest import State, map_tensors
+
+__all__ = ["EMPTY", "Lane", "PrefixPool", "extend_hash"]
+
+EMPTY = 1  # hash of the empty sequence
+
+Start = Callable[[int], tuple[Tensor, State]]
+Step = Callable[[Tensor, State], tuple[Tensor, State]]
+
+
+def extend_hash(hashes: Tensor, labels: Tensor) -> Tensor:
+    """Hash of each sequence with one more label; 64 bits, wrapping."""
+    mixed = hashes * 6364136223846793005 + (labels + 1) * 1442695040888963407
+    return mixed ^ (mixed >> 29)
+
+
+class Lane:
+    """One network's outputs and states, over all slots of all utterances.
+
+    Args:
+        start: n to (outputs, states) of n empty sequences.
+        step: Labels and states to (outputs, states) of the sequences one label longer.
+        slots: Slots in all.
+    """
+
+    def __init__(self, start: Start, step: Step, slots: int) -> None:
+        output, state = start(1)
+        self.step = step
+        self.output = output.expand(slots, *output.shape[1:]).clone()
+        self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
+        self.stale = torch.zeros(slots, dtype=torch.bool, device=output.device)
+
+    def inherit(self, children: Tensor, parents: Tensor) -> None:
+        """Children start from their parents' states; their label is read when they are first asked for."""
+        map_tensors(lambda x: x.index_copy_(0, children, x.index_select(0, parents)), self.state)
+        self.stale[children] = True
+
+    def read(self, slots: Tensor, labels: Tensor) -> Tensor:
+        """Outputs (n, …) of the given slots (n,); `labels` (slots in all,) is each slot's last label."""
+        if slots.is_cuda:
+            self._refresh_all(slots, labels)
+        else:
+            stale = slots[self.stale[slots]]
+            if len(stale):
+                output, state = self.step(labels[stale], map_tensors(lambda x: x[stale], self.state))
+                self._write(stale, output, state)
+        return self.output.index_select(0, slots)
+
+    def _refresh_all(self, slots: Tensor, labels: Tensor) -> None:
+        stale = self.stale[slots]
+        old_state = map_tensors(lambda x: x[slots], self.state)
+        output, state = self.step(labels[slots], old_state)
+        self._write(
+            slots,
+            _where(stale, output, self.output[slots]),
+            map_tensors(lambda new, old: _where(stale, new, old), state, old_state),
+        )
+
+    def _write(self, slots: Tensor, output: Tensor, state: State) -> None:
+        self.output.index_copy_(0, slots, output.to(self.output.dtype))
+        map_tensors(lambda x, new: x.index_copy_(0, slots, new.to(x.dtype)), self.state, state)
+        self.stale[slots] = False
+
+
+class RidingLane:
+    """A lane that is a function of another lane's output: an internal LM on its host's prediction network."""
+
+    def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor]) -> None:
+        self.host, self.rows = host, rows
+        first = rows(host.output[:1])
+        self.output = first.expand(len(host.output), first.shape[1]).clone()
+        self.stale = torch.zeros_like(host.stale)
+
+    def inherit(self, children: Tensor, parents: Tensor) -> None:
+        self.stale[children] = True
+
+    def read(self, slots: Tensor, labels: Tensor) -> Tensor:
+        stale = slots if slots.is_cuda else slots[self.stale[slots]]
+        if len(stale):
+            self.output.index_copy_(0, stale, self.rows(self.host.read(stale, labels)))
+            self.stale[stale] = False
+        return self.output.index_select(0, slots)
+
+
+class PrefixPool:
+    """Slots for the label sequences of B utterances; slot ids count over all utterances.
+
+    Args:
+        lanes: The networks that follow the sequences.
+        batch: Utterances.
+        slots: Slots for each utterance; at least (labels per frame + 2) × beam.
+        device: Where everything is.
+    """
+
+    def __init__(self, lanes: list[Lane | RidingLane], batch: int, slots: int, device: torch.device) -> None:
+        self.lanes, self.slots = lanes, slots
+        self.hashes = torch.zeros(batch, slots, dtype=torch.long, device=device)
+        self.hashes[:, 0] = EMPTY
+        self.labels = torch.zeros(batch * slots, dtype=torch.long, device=device)
+        self.used = torch.zeros(batch, slots, dtype=torch.long, device=device)
+        self.clock = 0
+        self.base = torch.arange(batch, device=device)[:, None] * slots
+
+    def touch(self, slots: Tensor) -> None:
+        """Marks slots (B, K) as in use, so that they are the last to be taken."""
+        self.clock += 1
+        self.used.scatter_(1, slots - self.base, self.clock)
+
+    def place(self, hashes: Tensor, parents: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+        """Slots (B, K) for sequences that are their parent's slot (B, K) and one label longer; known ones keep theirs."""
+        K = hashes.shape[1]
+        same = hashes[:, :, None] == self.hashes[:, None, :]
+        known = same.any(-1)
+        found = same.to(torch.uint8).argmax(-1)
+        self.clock += 1
+        now = torch.where(known, self.clock, 0)
+        self.used.scatter_reduce_(1, found, now, "amax")  # a known sequence's slot must not be given away
+        oldest = self.used.topk(K, dim=1, largest=False).indices
+        local = torch.where(known, found, oldest)
+        slots = local + self.base
+        fresh = valid & ~known
+        self.hashes.scatter_(1, local, torch.where(valid, hashes, self.hashes.gather(1, local)))
+        if fresh.is_cuda:  # fixed shape: a sequence that is not fresh inherits from itself and stays as it is
+            self._inherit_all(slots, parents, labels, fresh)
+        else:
+            children = slots[fresh]
+            self.labels[children] = labels[fresh]
+            for lane in self.lanes:
+                lane.inherit(children, parents[fresh])
+        self.touch(slots)
+        return slots
+
+    def _inherit_all(self, slots: Tensor, parents: Tensor, labels: Tensor, fresh: Tensor) -> None:
+        children, fresh = slots.flatten(), fresh.flatten()
+        sources = torch.where(fresh, parents.flatten(), children)
+        self.labels[children] = torch.where(fresh, labels.flatten(), self.labels[children])
+        for lane in self.lanes:
+            stale = lane.stale[children] | fresh
+            lane.inherit(children, sources)
+            lane.stale[children] = stale
+
+
+def _where(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(condition.view(-1, *[1] * (new.dim() - 1)), new.to(old.dtype), old)

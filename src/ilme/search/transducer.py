@@ -1,0 +1,322 @@
+"""Time-synchronous beam search for transducers, batched over utterances and hypotheses.
+
+At each frame a hypothesis y takes blank, or up to `max_symbols` labels and then blank. Its score is
+
+    score(y) = log Σ_alignments P(alignment | x) + λ_T log P_T(y) − μ log P_S(y) + β |y|
+
+Alignments of one label sequence are added (prefix recombination); the language scores belong to the sequence and are
+added once per label (Eq. 27). Blank takes the transducer's score alone. Fusion comes before pruning.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ilme.errors import BadInputError
+from ilme.fusion import Fusion, fuse
+from ilme.models.lstm_lm import log_softmax
+from ilme.protocols import InternalLM, TokenScorer, Transducer
+from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.search.prefixes import EMPTY, Lane, PrefixPool, RidingLane, extend_hash
+
+__all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
+
+
+@dataclass(frozen=True)
+class TransducerOptions:
+    """How to search. The same options apply to every fusion method.
+
+    Attributes:
+        beam: Label sequences kept after each frame.
+        nbest: Hypotheses returned for each utterance; 0 means the whole beam.
+        max_symbols: Most labels emitted at one frame.
+        lm_eos: Add the scorers' end-of-sentence score after the last frame.
+        blank_aware: Scale the external LM's view of blank: a label adds λ ln(1 − p_blank), blank adds λ ln p_blank.
+    """
+
+    beam: int = 25
+    nbest: int = 0
+    max_symbols: int = 3
+    lm_eos: bool = False
+    blank_aware: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("beam", 1), ("nbest", 0), ("max_symbols", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.nbest > self.beam:
+            raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
+
+
+class Beam(NamedTuple):
+    """K label sequences of each of B utterances; every field is (B, K). An empty place has path = −inf."""
+
+    path: Tensor  # log Σ over alignments of what the search maximises
+    asr: Tensor  # log Σ over alignments of P(alignment | x); differs from path when blank-aware
+    lm: Tensor
+    subtracted: Tensor
+    length: Tensor
+    hash: Tensor
+    node: Tensor  # where the labels are: an index into the stream's history
+    slot: Tensor  # where the networks' states are: an index into the pool
+
+    def take(self, index: Tensor) -> Beam:
+        return Beam(*(x.gather(1, index) for x in self))
+
+    def join(self, other: Beam) -> Beam:
+        return Beam(*(torch.cat(pair, 1) for pair in zip(self, other, strict=True)))
+
+
+class TransducerSearch:
+    """A search over one model with one fusion. Call it on encoder outputs, or feed a stream chunk by chunk.
+
+    Args:
+        model: The transducer.
+        fusion: What is added and subtracted, with which weights.
+        options: How to search.
+    """
+
+    def __init__(
+        self, model: Transducer, fusion: Fusion | None = None, options: TransducerOptions | None = None
+    ) -> None:
+        if model.tokens.blank is None:
+            raise BadInputError("this model's token inventory has no blank; it is not a transducer")
+        self.model = model
+        self.fusion = fusion or Fusion()
+        self.options = options or TransducerOptions()
+        self.weights = self.fusion.weights
+        self.lm, self.subtracted = self.fusion.scorers(model)
+
+    @torch.no_grad()
+    def __call__(self, f: Tensor, lengths: Tensor) -> list[NBest]:
+        """Acoustic terms (B, T, J) and their lengths (B,), as `model.encode` gives them, to one n-best list each."""
+        stream = self.stream(len(f))
+        stream.feed(f, lengths)
+        return stream.finish()
+
+    def stream(self, batch: int) -> TransducerStream:
+        """A new search over `batch` utterances whose frames will come in chunks."""
+        return TransducerStream(self, batch)
+
+
+class TransducerStream:
+    """The state of a search between two chunks of frames."""
+
+    def __init__(self, search: TransducerSearch, batch: int) -> None:
+        self.search, self.options, self.weights = search, search.options, search.weights
+        model, K = search.model, search.options.beam
+        self.batch, self.device, self.frame = batch, model.device, 0
+        slots = (self.options.max_symbols + 4) * K
+        with torch.no_grad():
+            self.g = Lane(model.start, model.predict, batch * slots)
+            self.lm = self._lane(search.lm, batch * slots)
+            self.subtracted = self._lane(search.subtracted, batch * slots)
+            dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
+        self.pool = PrefixPool([self.g, self.lm, self.subtracted], batch, slots, self.device)
+        zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
+        path = torch.full_like(zeros, -torch.inf)
+        path[:, 0] = 0
+        ids = torch.zeros(batch, K, dtype=torch.long, device=self.device)
+        node = ids - 1
+        slot = self.pool.base.expand(batch, K).clone()
+        self.beam = Beam(path, path.clone(), zeros, zeros, zeros, ids + EMPTY, node, slot)
+        self.history: list[tuple[Tensor, Tensor, int]] = []  # (parent node, label, frame) of K nodes an entry
+
+    def _lane(self, scorer: TokenScorer, slots: int) -> Lane | RidingLane:
+        """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
+        if isinstance(scorer, InternalLM) and scorer.host is self.search.model:
+            return RidingLane(self.g, scorer.ride)  # type: ignore[attr-defined]
+        return Lane(scorer.start, scorer.score, slots)
+
+    @torch.no_grad()
+    def feed(self, f: Tensor, lengths: Tensor | None = None) -> None:
+        """Searches on through acoustic terms (B, T, J), of which the first lengths (B,) frames are each utterance's."""
+        if f.dim() != 3 or len(f) != self.batch:
+            raise BadInputError(f"expected acoustic terms of shape ({self.batch}, T, J), got {tuple(f.shape)}")
+        active = torch.ones(self.batch, f.shape[1], dtype=torch.bool, device=self.device)
+        if lengths is not None:
+            active = torch.arange(f.shape[1], device=self.device) < lengths.to(self.device)[:, None]
+        last = f.shape[1] if f.is_cuda or lengths is None else int(lengths.max()) if len(lengths) else 0
+        for t in range(last):
+            self._advance(f[:, t], active[:, t])
+            self.frame += 1
+
+    def partial(self) -> list[Hypothesis]:
+        """The best hypothesis of each utterance so far."""
+        return [nbest[0] for nbest in self._read_out(self.beam, 1)]
+
+    @torch.no_grad()
+    def finish(self) -> list[NBest]:
+        """The n-best lists, after the last frame."""
+        beam = self.beam
+        if self.options.lm_eos:
+            beam = self._score_end(beam)
+            beam = self._best(beam, self.options.beam)
+        return self._read_out(beam, self.options.nbest or self.options.beam)
+
+    def total(self, beam: Beam) -> Tensor:
+        """The fused score (B, K)."""
+        return fuse(beam.path, beam.lm, beam.subtracted, beam.length, self.weights)
+
+    def _advance(self, f: Tensor, active: Tensor) -> None:
+        """One frame: f (B, J); an utterance that is not active (B,) keeps its beam."""
+        open_, done = self.beam, None
+        live = active[:, None]
+        for symbols in range(self.options.max_symbols + 1):
+            rows, logp = self._join(f, open_, live)
+            blank = self._scatter(logp[:, self.search.model.tokens.blank], rows, open_, 0.0)
+            closed = self._take_blank(open_, blank)
+            done = closed if done is None else _merge(done, closed)
+            if symbols == self.options.max_symbols:
+                break
+            floor = self._floor(done)
+            open_ = self._expand(open_, rows, logp, blank, floor, live)
+            if not open_.path.is_cuda and not bool((open_.path > -torch.inf).any()):
+                break
+        self.beam = self._best(done, self.options.beam)  # type: ignore[arg-type]
+        self.pool.touch(self.beam.slot)
+
+    def _join(self, f: Tensor, beam: Beam, live: Tensor) -> tuple[Tensor, Tensor]:
+        """log P(· | t, y) (m, V) of the m places (of B·K) that are in use, and which these are."""
+        rows = self._rows((beam.path > -torch.inf) & live)
+        g = self.g.read(beam.slot.flatten()[rows], self.pool.labels)
+        return rows, log_softmax(self.search.model.join(f[rows // beam.path.shape[1]], g))
+
+    def _take_blank(self, beam: Beam, blank: Tensor) -> Beam:
+        """y ends this frame: only the transducer speaks (Eq. 27), unless blank-aware."""
+        scale = 1 + self.weights.lm if self.options.blank_aware else 1
+        return beam._replace(path=beam.path + scale * blank, asr=beam.asr + blank)
+
+    def _expand(
+        self, beam: Beam, rows: Tensor, logp: Tensor, blank: Tensor, floor: Tensor, live: Tensor
+    ) -> Beam:
+        """The K best sequences (B, K) one label longer whose score is above the floor (B, 1)."""
+        B, K = beam.path.shape
+        slots = beam.slot.flatten()[rows]
+        lm = self.lm.read(slots, self.pool.labels)
+        subtracted = self.subtracted.read(slots, self.pool.labels)
+        gain = fuse(logp, lm, subtracted, 1.0, self.weights)
+        gain = gain.index_fill(1, torch.tensor([self.search.model.tokens.blank], device=gain.device), -torch.inf)
+        aware = self._blank_aware_label(blank).flatten()[rows] if self.options.blank_aware else None
+        if aware is not None:
+            gain = gain + aware[:, None]
+
+        per_row = min(K, gain.shape[1])
+        best, labels = gain.topk(per_row, dim=1)  # no sequence gives more than K of the K best
+        everywhere = beam.path.new_full((B * K, per_row), -torch.inf)
+        everywhere[rows] = self.total(beam).flatten()[rows][:, None] + best
+        scores, index = everywhere.view(B, -1).topk(min(K, K * per_row), dim=1)
+        scores, index = _pad(scores, K, -torch.inf), _pad(index, K, 0)
+        valid = (scores > floor) & live
+        parent = index // per_row
+
+        compact = torch.zeros(B * K, dtype=torch.long, device=rows.device)
+        compact[rows] = torch.arange(len(rows), device=rows.device)
+        at = compact.view(B, K).gather(1, parent)  # which of the m rows the parent is
+        label = labels[at, index % per_row]
+        parents = beam.take(parent)
+        logp_label = logp[at, label]
+        step = logp_label if aware is None else logp_label + aware[at]
+        hashes = extend_hash(parents.hash, label)
+        children = Beam(
+            path=(parents.path + step).masked_fill(~valid, -torch.inf),
+            asr=(parents.asr + logp_label).masked_fill(~valid, -torch.inf),
+            lm=parents.lm + lm.expand_as(gain)[at, label].masked_fill(~valid, 0),
+            subtracted=parents.subtracted + subtracted.expand_as(gain)[at, label].masked_fill(~valid, 0),
+            length=parents.length + 1,
+            hash=hashes,
+            node=self._grow(parents.node, label, valid),
+            slot=parents.slot,
+        )
+        return children._replace(slot=self.pool.place(hashes, parents.slot, label, valid))
+
+    def _grow(self, parents: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+        """Adds one node per new sequence to the history, and gives their numbers (B, K)."""
+        K = parents.shape[1]
+        first = len(self.history) * K
+        if not valid.is_cuda and not bool(valid.any()):
+            return parents
+        self.history.append((parents, labels, self.frame))
+        return torch.arange(first, first + K, device=parents.device).expand_as(parents)
+
+    def _blank_aware_label(self, blank: Tensor) -> Tensor:
+        """λ ln(1 − p_blank)."""
+        return self.weights.lm * torch.log(-torch.expm1(blank.clamp(max=-1e-7)))
+
+    def _floor(self, done: Beam) -> Tensor:
+        """The score (B, 1) that a sequence must exceed to have a chance: the K-th best of those that took blank."""
+        K = self.options.beam
+        return self.total(done).topk(K, dim=1).values[:, -1:]
+
+    def _best(self, beam: Beam, count: int) -> Beam:
+        return beam.take(self.total(beam).topk(min(count, beam.path.shape[1]), dim=1).indices)
+
+    def _rows(self, wanted: Tensor) -> Tensor:
+        """Indices of the wanted places among B·K: on CUDA all of them, since counting would wait for the device."""
+        if wanted.is_cuda:
+            return torch.arange(wanted.numel(), device=wanted.device)
+        return wanted.flatten().nonzero().squeeze(1)
+
+    def _scatter(self, values: Tensor, rows: Tensor, beam: Beam, fill: float) -> Tensor:
+        out = torch.full_like(beam.path, fill)
+        out.view(-1)[rows] = values.to(out.dtype)
+        return out
+
+    def _score_end(self, beam: Beam) -> Beam:
+        slots = beam.slot.flatten()
+        lm = self.search.lm.finish(self.lm.read(slots, self.pool.labels)).view_as(beam.lm)
+        subtracted = self.search.subtracted.finish(self.subtracted.read(slots, self.pool.labels)).view_as(beam.lm)
+        return beam._replace(lm=beam.lm + lm, subtracted=beam.subtracted + subtracted)
+
+    def _read_out(self, beam: Beam, nbest: int) -> list[NBest]:
+        total, path = self.total(beam).tolist(), beam.path.tolist()
+        components = [x.tolist() for x in (beam.asr, beam.lm, beam.subtracted, beam.length)]
+        nodes = beam.node.tolist()
+        history = [(parents.tolist(), labels.tolist(), frame) for parents, labels, frame in self.history]
+        out: list[NBest] = []
+        for b in range(self.batch):
+            filled = [k for k in range(len(path[b])) if path[b][k] > -math.inf]
+            hypotheses = []
+            for k in sorted(filled, key=lambda k: -total[b][k])[:nbest]:
+                labels, times = _trace(history, b, nodes[b][k], self.options.beam)
+                scores = Scores(*(float(x[b][k]) for x in components))
+                hypotheses.append(Hypothesis(labels, total[b][k], scores, times))
+            out.append(hypotheses)
+        return out
+
+
+def _trace(
+    history: list[tuple[list[list[int]], list[list[int]], int]], b: int, node: int, K: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Labels and their frames, from the last node back to the empty sequence."""
+    labels, times = [], []
+    while node >= 0:
+        parents, values, frame = history[node // K]
+        labels.append(values[b][node % K])
+        times.append(frame)
+        node = parents[b][node % K]
+    return tuple(reversed(labels)), tuple(reversed(times))
+
+
+def _merge(done: Beam, closed: Beam) -> Beam:
+    """Adds sequences that ended the frame to those already there; equal sequences become one (log-add)."""
+    same = (done.hash[:, :, None] == closed.hash[:, None, :]) & (closed.path > -torch.inf)[:, None, :]
+    same &= (done.path > -torch.inf)[:, :, None]
+
+    def added(field: str) -> Tensor:
+        theirs = getattr(closed, field)[:, None, :].expand(same.shape).masked_fill(~same, -torch.inf)
+        return torch.logaddexp(getattr(done, field), theirs.logsumexp(-1))
+
+    merged = done._replace(path=added("path"), asr=added("asr"))
+    rest = closed._replace(path=closed.path.masked_fill(same.any(1), -torch.inf))
+    return merged.join(rest)
+
+
+def _pad(x: Tensor, width: int, value: float) -> Tensor:
+    return torch.nn.functional.pad(x, (0, width - x.shape[1]), value=value)
