@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.error_surface import CandidateLists, Profile, as_vector, as_weights, build_lists
+from ilme.error_surface import CandidateLists, Profile, as_vector, as_weights, build_lists, possible_winners
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
 from ilme.search.hypothesis import Hypothesis, Scores
@@ -131,6 +131,22 @@ def test_lists_count_errors_and_pad() -> None:
     assert lists.counts(np.array([1.0, 0, 0])).errors == 0
     divided = build_lists({"a": [hypothesis("x y z", -3, -6)]}, {"a": "x"}, length_exponent=1.0)
     assert divided.base[0, 0] == -1 and divided.slopes[0, 0].tolist() == [-2, 0, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_only_hypotheses_that_cannot_win_are_left_out(seed: int, whole: bool) -> None:
+    g = np.random.default_rng(seed)
+    linear = g.integers(-3, 4, size=(30, 4)).astype(float) if whole else g.normal(size=(30, 4))
+    low, high = np.array([0.0, 0.0, 0.0]), np.array([1.0, 0.5, 0.0])
+    kept = possible_winners(linear, low, high)
+    assert kept.any()
+    for _ in range(50):
+        w = low + g.random(3) * (high - low)
+        scores = linear @ np.array([1.0, *w])
+        assert scores[kept].max() == pytest.approx(scores.max())
+    if not whole:
+        assert kept.sum() < 30
 
 
 def test_weights_and_vectors_are_one_thing() -> None:

@@ -9,8 +9,9 @@ no grid, no gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
 from ilme.metrics import ErrorCounts, NormaliserName, count_each, normaliser
-from ilme.search.hypothesis import NBest, Scores
+from ilme.search.hypothesis import NBest
 
-__all__ = ["CandidateLists", "Profile", "as_vector", "as_weights", "build_lists"]
+__all__ = ["CandidateLists", "Profile", "as_vector", "as_weights", "build_lists", "possible_winners"]
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -84,7 +85,7 @@ class CandidateLists:
     insertions: Counts
     words: Counts
 
-    @property
+    @cached_property
     def errors(self) -> Counts:
         return self.substitutions + self.deletions + self.insertions
 
@@ -168,6 +169,7 @@ def build_lists(
     *,
     normaliser_name: NormaliserName = "none",
     length_exponent: float = 0.0,
+    within: tuple[Array, Array] | None = None,
 ) -> CandidateLists:
     """Arrays of the n-best lists, each hypothesis with its errors against the reference.
 
@@ -176,39 +178,80 @@ def build_lists(
         references: The transcripts, by utterance id; the ids are those of `lists`.
         normaliser_name: Applied to both sides before errors are counted.
         length_exponent: α if the search ranks by fused score / |y|^α, else 0.
+        within: The least and the greatest (λ_T, μ, β) that will be asked for. Hypotheses that cannot win
+            there are left out: nothing changes but the time it takes.
     """
     _check(lists, references)
     normalise = normaliser(normaliser_name)
     ids = tuple(references)
-    errors: list[list[ErrorCounts]] = []
+    chosen = []
     for i in ids:
-        texts = [normalise(h.text) for h in lists[i]]
-        errors.append(count_each([normalise(references[i])] * len(texts), texts))
+        nbest = list(lists[i])
+        if within is not None:
+            keep = possible_winners(_linear(nbest, length_exponent), *within)
+            nbest = [h for h, kept in zip(nbest, keep, strict=True) if kept]
+        chosen.append(nbest)
+    errors = _error_counts([normalise(references[i]) for i in ids], chosen, normalise)
     words = np.array([row[0].words for row in errors], dtype=np.int64)
     if words.sum() == 0:
         raise BadInputError("the references hold no words after normalisation: nothing to tune on")
-    width = max(len(row) for row in errors)
+    width = max(map(len, chosen))
 
-    def padded(values: Sequence[Sequence[float]]) -> Array:
-        return np.array([[*row, *[row[0]] * (width - len(row))] for row in values], dtype=float)
+    def padded(values: Sequence[Sequence[int]]) -> Counts:
+        return np.array([[*row, *[row[0]] * (width - len(row))] for row in values], dtype=np.int64)
 
-    def component(name: str) -> Array:
-        return padded([[_divided(h.scores, name, length_exponent) for h in lists[i]] for i in ids])
-
+    linear = np.stack(
+        [
+            np.concatenate([rows, np.repeat(rows[:1], width - len(rows), axis=0)])
+            for rows in (_linear(nbest, length_exponent) for nbest in chosen)
+        ]
+    )
     return CandidateLists(
         ids=ids,
-        base=component("asr"),
-        slopes=np.stack([component("lm"), -component("subtracted"), component("length")], axis=2),
-        substitutions=padded([[c.substitutions for c in row] for row in errors]).astype(np.int64),
-        deletions=padded([[c.deletions for c in row] for row in errors]).astype(np.int64),
-        insertions=padded([[c.insertions for c in row] for row in errors]).astype(np.int64),
+        base=np.ascontiguousarray(linear[..., 0]),
+        slopes=np.ascontiguousarray(linear[..., 1:]),
+        substitutions=padded([[c.substitutions for c in row] for row in errors]),
+        deletions=padded([[c.deletions for c in row] for row in errors]),
+        insertions=padded([[c.insertions for c in row] for row in errors]),
         words=words,
     )
 
 
-def _divided(scores: Scores, name: str, exponent: float) -> float:
-    value = float(getattr(scores, name))
-    return value / max(scores.length, 1.0) ** exponent if exponent else value
+def possible_winners(linear: Array, low: Array, high: Array) -> NDArray[np.bool_]:
+    """Which of K hypotheses (K, 4: base, then slopes) could have the best score for weights between low and
+    high.
+
+    Scores are linear in the weights, so one that is no better than another at every corner of the box is no
+    better anywhere inside. Of equal ones the first stays.
+    """
+    corners = np.array(
+        [[1.0, x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])]
+    )
+    scores = linear @ np.unique(corners, axis=0).T
+    no_worse = (scores[None, :, :] >= scores[:, None, :]).all(axis=2)  # [h, g]: g is no worse than h
+    earlier = np.tri(len(linear), k=-1, dtype=bool)  # [h, g]: g stands before h
+    beaten = no_worse & (~no_worse.T | earlier)
+    return np.asarray(~beaten.any(axis=1))
+
+
+def _linear(nbest: NBest, exponent: float) -> Array:
+    """(K, 4): asr, lm, −subtracted, length of each hypothesis, divided as the search divides."""
+    rows = np.array(
+        [[h.scores.asr, h.scores.lm, -h.scores.subtracted, h.scores.length] for h in nbest], dtype=float
+    )
+    if exponent:
+        rows = rows / np.maximum(rows[:, 3:], 1.0) ** exponent
+    return rows
+
+
+def _error_counts(
+    references: Sequence[str], chosen: Sequence[NBest], normalise: Callable[[str], str]
+) -> list[list[ErrorCounts]]:
+    """Errors of every hypothesis, all counted in one call."""
+    left = [r for r, nbest in zip(references, chosen, strict=True) for _ in nbest]
+    right = [normalise(h.text) for nbest in chosen for h in nbest]
+    counts = iter(count_each(left, right))
+    return [[next(counts) for _ in nbest] for nbest in chosen]
 
 
 def _check(lists: Mapping[str, NBest], references: Mapping[str, str]) -> None:

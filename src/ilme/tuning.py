@@ -128,7 +128,7 @@ def tune(
         beam = options.first_beam or options.beam if not steps else options.beam
         decoded = decoder.decode(as_weights(vector), beam)
         added = merge_lists(merged, decoded)
-        lists = _lists(merged, references, options)
+        lists = _lists(merged, references, space, options)
         steps.append(_step(vector, beam, decoded, references, lists, added, options))
         if on_step is not None:
             on_step(steps[-1])
@@ -210,10 +210,14 @@ def stability(
 
 
 def _lists(
-    merged: Mapping[str, NBest], references: Mapping[str, str], options: TuningOptions
+    merged: Mapping[str, NBest], references: Mapping[str, str], space: WeightSpace, options: TuningOptions
 ) -> CandidateLists:
     return build_lists(
-        merged, references, normaliser_name=options.normaliser, length_exponent=options.length_exponent
+        merged,
+        references,
+        normaliser_name=options.normaliser,
+        length_exponent=options.length_exponent,
+        within=(space.low, space.high),
     )
 
 

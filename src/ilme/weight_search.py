@@ -168,7 +168,10 @@ class _Search:
         for _ in range(_MAX_ROUNDS):
             before = best.key
             for direction in directions:
-                found = self.value(self.best_on_line(best.vector, direction))
+                point = self.best_on_line(best.vector, direction)
+                if np.abs(point - best.vector).max() < 1e-12:
+                    continue
+                found = self.value(point)
                 if found.key < best.key:
                     best = found
             if best.key == before:
