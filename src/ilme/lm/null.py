@@ -12,14 +12,14 @@ __all__ = ["NullScorer"]
 
 
 class NullScorer:
-    """Scores every label 0."""
+    """Scores every label 0. Its rows are (n, 1): one number that stands for every label."""
 
     def __init__(self, tokens: Tokens, device: torch.device | str = "cpu") -> None:
         self.tokens = tokens
         self.device = torch.device(device)
 
     def start(self, n: int) -> tuple[Tensor, State]:
-        return torch.zeros(n, 1, device=self.device).expand(n, len(self.tokens)), None
+        return torch.zeros(n, 1, device=self.device), None
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         return self.start(len(labels))

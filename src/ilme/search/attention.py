@@ -1,0 +1,343 @@
+"""Label-synchronous beam search for attention decoders, batched over utterances and hypotheses.
+
+    score(y) = Σ_{u=1}^{U+1} [log P(y_u | x, y_{<u}) + λ_T log P_T(y_u | y_{<u}) − μ log P_S(y_u | y_{<u})] + β |y|
+
+with y_{U+1} = <eos> scored by all (Eq. 33). Hypotheses are ranked by score / |y|^α. Every guard below (length
+normalisation, length reward, end margin, repetition, longest output) applies to every fusion method alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ilme.errors import BadInputError
+from ilme.fusion import Fusion, fuse
+from ilme.nest import State, map_tensors, select
+from ilme.protocols import AttentionDecoder, InternalLM
+from ilme.search.hypothesis import Hypothesis, NBest, Scores
+
+__all__ = ["AttentionOptions", "AttentionSearch"]
+
+CHECK_EVERY = 8  # steps between two looks at the device, on CUDA, to see whether all utterances have ended
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How to search. The same options apply to every fusion method.
+
+    Attributes:
+        beam: Open hypotheses kept at each step.
+        nbest: Hypotheses returned for each utterance; 0 means as many as the beam.
+        max_length: Most labels of a hypothesis; at that length only the end is left.
+        length_normalisation: α: rank by score / (|y| + 1)^α; 0 ranks by the score itself.
+        end_margin: The end is allowed only where the model's own log P(eos) is within this many nats of its best
+            label's; inf always allows it. Keeps a search from ending a sentence that the audio continues.
+        max_repeats: Most times in a row that a run of up to `repeat_span` labels may stand; 0 does not count.
+        repeat_span: Longest run of labels that is watched for repetition.
+        stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one.
+    """
+
+    beam: int = 25
+    nbest: int = 0
+    max_length: int = 200
+    length_normalisation: float = 0.0
+    end_margin: float = math.inf
+    max_repeats: int = 0
+    repeat_span: int = 8
+    stop_margin: float = 10.0
+
+    def __post_init__(self) -> None:
+        leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1}
+        for name, least in leasts.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.nbest > self.beam:
+            raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
+        for name in ("length_normalisation", "end_margin", "stop_margin"):
+            value = getattr(self, name)
+            if math.isnan(value) or value < 0:
+                raise BadInputError(f"{name} must not be negative, got {value!r}")
+
+
+class Open(NamedTuple):
+    """K label sequences of each of B utterances that have not ended; a place not in use has asr = −inf."""
+
+    asr: Tensor  # (B, K)
+    lm: Tensor
+    subtracted: Tensor
+    labels: Tensor  # (B, K, U), the labels so far
+    repeats: Tensor  # (B, K, span): for each distance d, how long the end of y has equalled y shifted by d
+
+    def take(self, index: Tensor) -> Open:
+        wide = index[:, :, None]
+        return Open(
+            *(x.gather(1, index) for x in self[:3]),
+            *(x.gather(1, wide.expand(-1, -1, x.shape[2])) for x in self[3:]),
+        )
+
+
+class Ended(NamedTuple):
+    """The best N ended sequences of each utterance; a place not in use has rank = −inf."""
+
+    rank: Tensor  # (B, N)
+    asr: Tensor
+    lm: Tensor
+    subtracted: Tensor
+    length: Tensor
+    labels: Tensor  # (B, N, U)
+
+
+class AttentionSearch:
+    """A search over one model with one fusion. Call it on what `model.encode` gives.
+
+    Args:
+        model: The attention decoder.
+        fusion: What is added and subtracted, with which weights.
+        options: How to search.
+    """
+
+    def __init__(
+        self, model: AttentionDecoder, fusion: Fusion | None = None, options: AttentionOptions | None = None
+    ) -> None:
+        if model.tokens.eos is None:
+            raise BadInputError("this model's token inventory has no eos; it cannot end a sentence")
+        self.model = model
+        self.eos: int = model.tokens.eos
+        self.fusion = fusion or Fusion()
+        self.options = options or AttentionOptions()
+        self.weights = self.fusion.weights
+        self.lm, self.subtracted = self.fusion.scorers(model)
+        self.rides = isinstance(self.subtracted, InternalLM) and self.subtracted.host is model
+
+    @torch.no_grad()
+    def __call__(self, memory: State, limits: Tensor | None = None) -> list[NBest]:
+        """The memory of B utterances to one n-best list each; limits (B,) caps each utterance's labels."""
+        rows, states = self._start(memory)
+        B, K, N = len(rows[0]), self.options.beam, self.options.nbest or self.options.beam
+        limit = torch.full((B,), self.options.max_length, device=rows[0].device)
+        if limits is not None:
+            limit = torch.minimum(limit, limits.to(limit.device))
+        open_ = _only_empty(rows[0], K, self.options.repeat_span)
+        ended = _none_ended(rows[0], N)
+        order = torch.arange(B, device=rows[0].device)  # which utterance each row of the batch is
+        results: dict[int, Ended] = {}
+
+        for step in range(self.options.max_length + 1):
+            scores = self._candidates(open_, rows, step, limit)
+            open_, ended, parents, labels = self._advance(open_, ended, rows, scores, step)
+            over = self._over(open_, ended, step, limit)
+            if self._may_look(over, step):
+                if bool(over.all()):
+                    break
+                if not over.is_cuda and bool(over.any()):
+                    self._retire(results, order, ended, over)
+                    keep = (~over).nonzero().squeeze(1)
+                    order, limit = order[keep], limit[keep]
+                    open_, ended = (type(x)(*(y[keep] for y in x)) for x in (open_, ended))
+                    memory, labels, parents = select(memory, keep), labels[keep], parents[keep]
+                    rows, states = self._keep_utterances(rows, states, keep, K if step else 1)
+            rows, states = self._step(memory, states, parents, labels)
+        self._retire(results, order, ended, torch.ones_like(order, dtype=torch.bool))
+        return [self._read_out(results[b]) for b in range(B)]
+
+    # --- the model and the two scorers, moved on together -----------------------------------------------------------
+
+    def _start(self, memory: State) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
+        asr, own = self.model.start(memory)
+        (lm, lm_state), (sub, sub_state) = (s.start(len(asr)) for s in (self.lm, self.subtracted))
+        return (asr, lm, sub), (own, lm_state, sub_state)
+
+    def _step(
+        self, memory: State, states: tuple[State, State, State], parents: Tensor, labels: Tensor
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
+        """Rows (B·K, V) of the sequences that are their parent (B, K), a place in the last step, and a label (B, K)."""
+        B, K = parents.shape
+        places = self._places(states, B)
+        index = (parents + torch.arange(B, device=parents.device)[:, None] * places).flatten()
+        own, lm, sub = (select(state, index) for state in states)
+        flat = labels.flatten()
+        lm_rows, lm = self.lm.score(flat, lm)
+        if self.rides:
+            (asr, own), (sub_rows, sub) = self.subtracted.ride(flat, own, sub, memory)  # type: ignore[attr-defined]
+        else:
+            asr, own = self.model.step(flat, own, memory)
+            sub_rows, sub = self.subtracted.score(flat, sub)
+        return (asr, lm_rows, sub_rows), (own, lm, sub)
+
+    @staticmethod
+    def _places(states: tuple[State, State, State], batch: int) -> int:
+        """Sequences per utterance that the states hold: 1 after the start, the beam afterwards."""
+        sizes: list[int] = []
+        map_tensors(lambda x: sizes.append(len(x)) or x, states[0])  # type: ignore[func-returns-value]
+        return sizes[0] // batch
+
+    @staticmethod
+    def _keep_utterances(
+        rows: tuple[Tensor, Tensor, Tensor], states: tuple[State, State, State], keep: Tensor, places: int
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
+        index = (keep[:, None] * places + torch.arange(places, device=keep.device)).flatten()
+        return tuple(r[index] for r in rows), tuple(select(s, index) for s in states)  # type: ignore[return-value]
+
+    # --- one step of the beam ---------------------------------------------------------------------------------------
+
+    def _candidates(self, open_: Open, rows: tuple[Tensor, Tensor, Tensor], step: int, limit: Tensor) -> Tensor:
+        """The fused score (B, P, V) of every continuation; what a guard forbids is −inf. P is 1 at the first step."""
+        B = len(open_.asr)
+        asr, lm, subtracted = rows
+        gain = fuse(asr, lm, subtracted, 1.0, self.weights).view(B, -1, asr.shape[1])
+        end = fuse(
+            asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted), 0.0, self.weights
+        ).view(B, -1)
+        if self.options.end_margin < math.inf:
+            others = asr.clone()
+            others[:, self.eos] = -torch.inf
+            early = asr[:, self.eos] < others.amax(1) - self.options.end_margin
+            end = end.masked_fill(early.view_as(end) & (step < limit)[:, None], -torch.inf)
+        if self.options.max_repeats:
+            gain = self._forbid_repeats(gain, open_, step)
+        gain = gain.masked_fill((step >= limit)[:, None, None], -torch.inf)
+        gain[:, :, self.eos] = end
+        P = gain.shape[1]
+        total = fuse(open_.asr, open_.lm, open_.subtracted, float(step), self.weights)[:, :P]
+        return total[:, :, None] + gain
+
+    def _advance(
+        self, open_: Open, ended: Ended, rows: tuple[Tensor, Tensor, Tensor], scores: Tensor, step: int
+    ) -> tuple[Open, Ended, Tensor, Tensor]:
+        """Moves continuations that end, and are among the K best, to the ended; keeps the K best others open."""
+        B, P, V = scores.shape
+        K = self.options.beam
+        best, index = scores.view(B, -1).topk(min(2 * K, P * V), dim=1)
+        parents, labels = index // V, index % V
+        is_end = labels == self.eos
+        among_best = torch.arange(best.shape[1], device=best.device) < K
+        ended = self._collect(open_, ended, rows, parents, best, is_end & among_best & (best > -torch.inf), step)
+
+        order = torch.where(is_end, -torch.inf, best).topk(min(K, best.shape[1]), dim=1)
+        alive = order.values > -torch.inf
+        parents, labels = (_pad(x.gather(1, order.indices), K) for x in (parents, labels))
+        alive = _pad(alive, K)
+        flat = (parents + torch.arange(B, device=parents.device)[:, None] * P).flatten()
+        taken = open_.take(parents)
+        lifted = [_pick(row, flat, labels) for row in rows]
+        asr = (taken.asr + lifted[0]).masked_fill(~alive, -torch.inf)
+        # in a place not in use only asr is −inf: a component of −inf there would make NaN of the sum
+        lm, subtracted = (
+            (old + new).masked_fill(~alive, 0)
+            for old, new in zip((taken.lm, taken.subtracted), lifted[1:], strict=True)
+        )
+        repeats = self._count_repeats(taken, labels, step)
+        open_ = Open(asr, lm, subtracted, torch.cat([taken.labels, labels[:, :, None]], 2), repeats)
+        return open_, ended, parents, labels
+
+    def _collect(
+        self, open_: Open, ended: Ended, rows: tuple[Tensor, ...], parents: Tensor, scores: Tensor, ends: Tensor, step: int
+    ) -> Ended:
+        """The N best of those ended before and those that end now."""
+        B, M = parents.shape
+        P = len(rows[0]) // B
+        flat = (parents + torch.arange(B, device=parents.device)[:, None] * P).flatten()
+        finals = (
+            rows[0][:, self.eos][flat],
+            self.lm.finish(rows[1])[flat],
+            self.subtracted.finish(rows[2])[flat],
+        )
+        taken = open_.take(parents)
+        parts = [old + new.view(B, M) for old, new in zip(taken[:3], finals, strict=True)]
+        rank = (scores / (step + 1) ** self.options.length_normalisation).masked_fill(~ends, -torch.inf)
+        longer = torch.nn.functional.pad(ended.labels, (0, step - ended.labels.shape[2]))
+        lengths = torch.full_like(rank, step)
+        both = [torch.cat(pair, 1) for pair in zip(ended[:5], (rank, *parts, lengths), strict=True)]
+        order = both[0].topk(ended.rank.shape[1], dim=1).indices
+        labels = torch.cat([longer, taken.labels], 1).gather(1, order[:, :, None].expand(-1, -1, step))
+        return Ended(*(x.gather(1, order) for x in both), labels)
+
+    def _over(self, open_: Open, ended: Ended, step: int, limit: Tensor) -> Tensor:
+        """Which utterances (B,) are finished: at their limit, or with every open hypothesis far behind the best ended."""
+        total = fuse(open_.asr, open_.lm, open_.subtracted, float(step + 1), self.weights)
+        best_open = total.amax(1)
+        scores = fuse(ended.asr, ended.lm, ended.subtracted, ended.length, self.weights)
+        best_ended = torch.where(ended.rank > -torch.inf, scores, -torch.inf).amax(1)
+        behind = best_open < best_ended - self.options.stop_margin
+        return (step >= limit) | behind | (best_open == -torch.inf)
+
+    @staticmethod
+    def _may_look(over: Tensor, step: int) -> bool:
+        """Reading a flag waits for the device, so on CUDA it is done now and then only."""
+        return not over.is_cuda or step % CHECK_EVERY == CHECK_EVERY - 1
+
+    # --- repetition -------------------------------------------------------------------------------------------------
+
+    def _count_repeats(self, taken: Open, labels: Tensor, step: int) -> Tensor:
+        """For each distance d: how many labels up to the new one equal the label d places before them."""
+        if not self.options.max_repeats:
+            return taken.repeats
+        repeats = torch.zeros_like(taken.repeats)
+        for d in range(1, min(self.options.repeat_span, step) + 1):
+            same = taken.labels[:, :, step - d] == labels
+            repeats[:, :, d - 1] = torch.where(same, taken.repeats[:, :, d - 1] + 1, 0)
+        return repeats
+
+    def _forbid_repeats(self, gain: Tensor, open_: Open, step: int) -> Tensor:
+        """−inf for the one label, at each distance d, that would complete one repetition too many."""
+        gain = gain.clone()
+        P = gain.shape[1]
+        for d in range(1, min(self.options.repeat_span, step) + 1):
+            too_many = open_.repeats[:, :P, d - 1] + 1 >= d * self.options.max_repeats
+            label = open_.labels[:, :P, step - d, None]
+            held = gain.gather(2, label)
+            gain.scatter_(2, label, held.masked_fill(too_many[:, :, None], -torch.inf))
+        return gain
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _retire(results: dict[int, Ended], order: Tensor, ended: Ended, which: Tensor) -> None:
+        for i in which.nonzero().squeeze(1).tolist():
+            results[int(order[i])] = Ended(*(x[i] for x in ended))
+
+    @staticmethod
+    def _read_out(ended: Ended) -> NBest:
+        rank, asr, lm, subtracted, lengths, labels = (x.tolist() for x in ended)
+        return [
+            Hypothesis(
+                tokens=tuple(labels[k][: int(lengths[k])]),
+                score=rank[k],
+                scores=Scores(asr[k], lm[k], subtracted[k], float(lengths[k])),
+            )
+            for k in range(len(rank))
+            if rank[k] > -math.inf
+        ]
+
+
+def _only_empty(rows: Tensor, K: int, span: int) -> Open:
+    B = len(rows)
+    zeros = rows.new_zeros(B, K)
+    asr = torch.full_like(zeros, -torch.inf)
+    asr[:, 0] = 0
+    ids = torch.zeros(B, K, 0, dtype=torch.long, device=rows.device)
+    return Open(asr, zeros, zeros, ids, torch.zeros(B, K, span, dtype=torch.long, device=rows.device))
+
+
+def _none_ended(rows: Tensor, N: int) -> Ended:
+    B = len(rows)
+    zeros = rows.new_zeros(B, N)
+    labels = torch.zeros(B, N, 0, dtype=torch.long, device=rows.device)
+    return Ended(torch.full_like(zeros, -torch.inf), zeros, zeros, zeros, zeros, labels)
+
+
+def _pick(rows: Tensor, places: Tensor, labels: Tensor) -> Tensor:
+    """rows[place, label] (B, K) for each of B·K places; rows may be (·, 1), the same for every label."""
+    if rows.shape[1] == 1:
+        return rows[places, 0].view_as(labels)
+    return rows[places, labels.flatten()].view_as(labels)
+
+
+def _pad(x: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, width - x.shape[1]))
