@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ilme.adapters.moonshine import Moonshine
+from ilme.adapters.speech2text import Speech2Text
 from ilme.adapters.whisper import Whisper, WhisperOptions
 from ilme.tokens import Tokens
 
@@ -82,3 +84,68 @@ def waves(count: int, seconds: float = 0.9) -> list[np.ndarray]:
     generator = np.random.default_rng(3)
     sizes = [int(16_000 * seconds) - 1600 * i for i in range(count)]
     return [generator.standard_normal(n).astype(np.float32) * 0.1 for n in sizes]
+
+
+class Words:
+    """A word tokenizer whose first four ids are <s>, <pad>, </s> and <unk>."""
+
+    def __init__(self, size: int = 40) -> None:
+        self._tokens = Tokens(
+            ("<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(4, size))), sos=0, eos=2
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word[1:]) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.tokens.pieces[i] for i in ids if i > 3)
+
+
+def tiny_moonshine() -> Moonshine:
+    from transformers import MoonshineConfig, MoonshineForConditionalGeneration
+
+    config = MoonshineConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        encoder_num_hidden_layers=1,
+        decoder_num_hidden_layers=2,
+        encoder_num_attention_heads=2,
+        decoder_num_attention_heads=2,
+        max_position_embeddings=64,
+        pad_head_dim_to_multiple_of=None,
+        decoder_start_token_id=0,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    model = MoonshineForConditionalGeneration(config)
+    randomise(model)
+    return Moonshine(model, Words())
+
+
+def tiny_speech2text() -> Speech2Text:
+    from transformers import Speech2TextConfig, Speech2TextForConditionalGeneration
+
+    config = Speech2TextConfig(
+        vocab_size=40,
+        d_model=16,
+        encoder_layers=1,
+        encoder_ffn_dim=24,
+        encoder_attention_heads=2,
+        decoder_layers=2,
+        decoder_ffn_dim=24,
+        decoder_attention_heads=2,
+        conv_channels=24,
+        conv_kernel_sizes=(3, 3),
+        max_source_positions=200,
+        max_target_positions=64,
+        decoder_start_token_id=2,
+    )
+    model = Speech2TextForConditionalGeneration(config)
+    randomise(model)
+    return Speech2Text(model, Words())

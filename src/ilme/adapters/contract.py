@@ -55,7 +55,7 @@ def check_attention_model(
     for b in range(B):
         alone = attention_rows(model, model.encode(features[b : b + 1], lengths[b : b + 1]), [list(labels)])
         _same(alone[0], batched[b], tolerance, f"utterance {b} alone and in a batch")
-    turned = [labels[::-1] for _ in range(B)]
+    turned = [list(labels[::-1]) for _ in range(B)]
     other = attention_rows(model, memory, turned)
     pairs = attention_rows(model, memory, [y for b in range(B) for y in (list(labels), turned[b])], per=2)
     _same(pairs[0::2], batched, tolerance, "a sequence alone and beside another of its utterance")
@@ -83,8 +83,8 @@ def check_internal_lm(
     both = scorer_rows(scorer, [list(labels), turned])
     _same(both[0], before[0], tolerance, "a sequence alone and in a batch")
     _same(both[1], scorer_rows(scorer, [turned])[0], tolerance, "a sequence alone and in a batch")
-    rows, state = scorer.start(2)
-    _rows, state = scorer.score(torch.tensor([labels[0], labels[1]], device=scorer.device), state)
+    _, state = scorer.start(2)
+    _, state = scorer.score(torch.tensor([labels[0], labels[1]], device=scorer.device), state)
     swap = torch.tensor([1, 0], device=scorer.device)
     then = torch.full((2,), labels[0], device=scorer.device)
     straight, _ = scorer.score(then, state)

@@ -24,7 +24,7 @@ from ilme.errors import BadInputError
 from ilme.nest import State
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["HuggingFaceTokenizer", "TransformerAED", "read_layer"]
+__all__ = ["HuggingFaceTokenizer", "TransformerAED", "pad_hidden", "read_layer"]
 
 Audio = np.ndarray[Any, np.dtype[np.float32]]
 RATE = 16_000  # samples a second that every model here expects
@@ -224,6 +224,15 @@ class TransformerAED(ABC):
         """log softmax over the allowed units (n, V), −∞ for the others."""
         logits = self.decoder.output(hidden).float()
         return logits.add_(allowed).log_softmax(dim=-1)
+
+
+def pad_hidden(states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Encoder states (T, D) of utterances encoded one by one: padded (B, T, D), and their mask (B, T)."""
+    padded = torch.nn.utils.rnn.pad_sequence(list(states), batch_first=True)
+    lengths = torch.tensor([len(s) for s in states], device=padded.device)
+    if bool((lengths == padded.shape[1]).all()):
+        return padded, None
+    return padded, torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
 
 
 def attention(memory: State) -> CrossAttention:

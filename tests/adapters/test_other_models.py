@@ -1,0 +1,56 @@
+"""Moonshine and Speech2Text with tiny random weights: equal to `transformers`, and the contract of every
+adapter.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from ilme.adapters.contract import check_attention_model, check_internal_lm  # noqa: E402
+from ilme.adapters.hf import TransformerAED  # noqa: E402
+from ilme.ilm.transformer import ESTIMATORS, Calibration, estimate  # noqa: E402
+from tests.adapters.tiny import tiny_moonshine, tiny_speech2text, waves  # noqa: E402
+
+LABELS = [5, 9, 12, 5, 30]
+
+
+@pytest.fixture(scope="module", params=[tiny_moonshine, tiny_speech2text], ids=["moonshine", "speech2text"])
+def model(request) -> TransformerAED:
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def speech(model):
+    return model.features(waves(2))
+
+
+def test_logits_equal_transformers(model, speech):
+    """Each utterance alone, since upstream's encoders hear the padding of a batch."""
+    features, lengths = speech
+    memory = model.encode(features, lengths)
+    rows, state = model.start(memory)
+    ours = [rows]
+    for label in LABELS:
+        rows, state = model.step(torch.tensor([label] * 2), state, memory)
+        ours.append(rows)
+    for b, length in enumerate(lengths.tolist()):
+        ids = torch.tensor([[*model.prefix, *LABELS]])
+        with torch.no_grad():
+            upstream = model.model(features[b : b + 1, :length], decoder_input_ids=ids).logits
+        expected = (upstream[0] + model.allowed).log_softmax(-1)
+        torch.testing.assert_close(torch.stack(ours, 1)[b], expected, atol=1e-4, rtol=0)
+
+
+def test_contract(model, speech):
+    check_attention_model(model, *speech, LABELS)
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_internal_lm_contract(model, speech, name):
+    hidden, mask = model.hidden(*speech)
+    states = [h[m] for h, m in zip(hidden, mask, strict=True)] if mask is not None else list(hidden)
+    scorer = estimate(name, model, Calibration(states, [[5, 6, 7], [9, 8, 7, 6]]))
+    check_internal_lm(scorer, model, *speech, LABELS)
