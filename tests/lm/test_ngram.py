@@ -1,0 +1,222 @@
+"""The n-gram scorer against a dictionary that shares nothing with it."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ilme import nest
+from ilme.errors import BadInputError, CheckpointError
+from ilme.lm.arpa import read_arpa, write_arpa
+from ilme.lm.ngram import NGramScorer, build_automaton, load_ngram
+from ilme.tokens import Tokens
+from tests.lm.backoff_reference import DictionaryModel, write_random_arpa
+
+PIECES = ("<eos>", "<unk>", *(f"▁{c}" for c in "abcdefghij"))
+TOKENS = Tokens(PIECES, sos=0, eos=0, unk=1)
+WORDS = list(PIECES[2:])
+
+
+def make(
+    path: Path, order: int = 3, seed: int = 0, spare: bool = True
+) -> tuple[NGramScorer, DictionaryModel]:
+    write_random_arpa(path, WORDS, order, seed, spare=spare)
+    return NGramScorer.from_arpa(path, TOKENS, dtype=torch.float64), DictionaryModel(path)
+
+
+def expected_row(model: DictionaryModel, history: list[int]) -> list[float]:
+    """Every id's log-probability; id 1 and the left-out word, which the file lacks, share `<unk>`."""
+    context = ("<s>", *(PIECES[i] if i != len(PIECES) - 1 else "<unk>" for i in history))
+    row = [model.ln("</s>", context), model.ln("<unk>", context) - math.log(2)]
+    row += [model.ln(w, context) for w in WORDS[:-1]]
+    return [*row, model.ln("<unk>", context) - math.log(2)]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    order=st.integers(1, 5),
+    seed=st.integers(0, 10_000),
+    histories=st.lists(
+        st.lists(st.integers(1, len(PIECES) - 1), min_size=6, max_size=6), min_size=1, max_size=5
+    ),
+)
+def test_rows_equal_the_dictionary_and_sum_to_one(tmp_path, order, seed, histories):
+    scorer, model = make(tmp_path / "m.arpa", order, seed)
+    rows, state = scorer.start(len(histories))
+    for step in range(7):
+        for row, history in zip(rows, histories, strict=True):
+            want = torch.tensor(expected_row(model, history[:step]), dtype=torch.float64)
+            torch.testing.assert_close(row, want, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            rows.exp().sum(1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-9
+        )
+        torch.testing.assert_close(scorer.finish(rows), rows[:, 0])
+        if step < 6:
+            rows, state = scorer.score(torch.tensor([h[step] for h in histories]), state)
+
+
+def test_padded_rows_equal_ragged_rows(tmp_path):
+    scorer, _ = make(tmp_path / "m.arpa", 4, 3)
+    nodes = torch.arange(len(scorer.automaton.backoff))
+    ragged = scorer._rows(nodes)
+    scorer._padded = True
+    assert torch.equal(scorer._rows(nodes), ragged)
+
+
+def test_state_can_be_reordered_and_joined(tmp_path):
+    scorer, _ = make(tmp_path / "m.arpa")
+    _, state = scorer.start(2)
+    _, state = scorer.score(torch.tensor([3, 4]), state)
+    swapped = nest.select(state, torch.tensor([1, 0, 1]))
+    again, _ = scorer.score(torch.tensor([5, 5, 5]), swapped)
+    straight, _ = scorer.score(torch.tensor([5, 5]), state)
+    assert torch.equal(again, straight[[1, 0, 1]])
+    assert torch.equal(nest.cat([state, swapped])[2:], swapped)
+    assert scorer.start(0)[0].shape == (0, len(TOKENS))
+
+
+def test_blank_takes_the_role_of_the_end(tmp_path):
+    scorer, _ = make(tmp_path / "m.arpa")
+    transducer = Tokens(("<b>", *PIECES[1:]), blank=0, unk=1)
+    other = NGramScorer.from_arpa(tmp_path / "m.arpa", transducer, dtype=torch.float64)
+    assert other.tokens.eos == 0 and other.tokens.blank is None
+    assert torch.equal(other.start(1)[0], scorer.start(1)[0])
+
+
+def test_without_an_end_nothing_is_scored_for_it(tmp_path):
+    write_random_arpa(tmp_path / "m.arpa", WORDS, 2, 1)
+    scorer = NGramScorer.from_arpa(tmp_path / "m.arpa", Tokens(PIECES[2:]))
+    rows, _ = scorer.start(3)
+    assert torch.equal(scorer.finish(rows), torch.zeros(3))
+    assert rows.exp().sum(1).max() < 1
+
+
+def test_a_start_symbol_of_its_own_is_never_predicted(tmp_path):
+    write_random_arpa(tmp_path / "m.arpa", WORDS, 2, 1)
+    scorer = NGramScorer.from_arpa(
+        tmp_path / "m.arpa", Tokens((*PIECES, "<sos>"), sos=len(PIECES), eos=0, unk=1)
+    )
+    assert scorer.start(1)[0][0, -1] < -100
+
+
+def test_saved_and_written_models_score_alike(tmp_path):
+    scorer, _ = make(tmp_path / "m.arpa", 4, 5, spare=False)
+    labels = torch.tensor([2, 5, 7])
+    want, _ = scorer.score(labels, scorer.start(3)[1])
+    scorer.save(tmp_path / "m.safetensors")
+    again = load_ngram(tmp_path / "m.safetensors", dtype=torch.float64)
+    assert torch.equal(again.score(labels, again.start(3)[1])[0], want)
+    for name, units in (("ids.arpa", "ids"), ("pieces.arpa.gz", "pieces")):
+        write_arpa(tmp_path / name, read_arpa(tmp_path / "m.arpa", TOKENS), TOKENS, units)
+        back = load_ngram(tmp_path / name, TOKENS, dtype=torch.float64)
+        torch.testing.assert_close(back.score(labels, back.start(3)[1])[0], want, rtol=0, atol=1e-6)
+
+
+def test_load_finds_the_inventory_beside_the_file(tmp_path):
+    import json
+
+    make(tmp_path / "m.arpa")
+    with pytest.raises(BadInputError, match=r"m\.arpa\.tokens\.json"):
+        load_ngram(tmp_path / "m.arpa")
+    (tmp_path / "m.arpa.tokens.json").write_text(json.dumps(TOKENS.to_json()), encoding="utf-8")
+    assert load_ngram(tmp_path / "m.arpa").tokens == TOKENS
+
+
+GOOD = (
+    "\\data\\\nngram 1=3\nngram 2=1\n\n\\1-grams:\n"
+    "-1\t</s>\n-99\t<s>\t-0.1\n-0.5\t▁a\t-0.2\n\n\\2-grams:\n-0.3\t<s> ▁a\n\n\\end\\\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cut off"),
+        ("hello\nworld\n", "cut off"),
+        ("x\n" * 1500, "not an ARPA file"),
+        (GOOD[:70], "cut off"),
+        (GOOD.replace("ngram 2=1\n", "ngram 3=1\n"), "expected 'ngram 2=COUNT'"),
+        (GOOD.replace("▁a", "zebra"), "'zebra' is not one of"),
+        (GOOD.replace("-0.3\t", "zero\t"), "not a number"),
+        (GOOD.replace("-0.3\t", "0.3\t"), "not possible"),
+        (GOOD.replace("-0.3\t", "nan\t"), "not possible"),
+        (GOOD.replace("<s> ▁a", "<s> ▁a ▁a ▁a"), "fields"),
+        (GOOD.replace("<s> ▁a", "▁a <s>"), "start can only come first"),
+        (GOOD.replace("<s> ▁a", "<s> ▁b"), "not in the unigrams"),
+        (GOOD.replace("ngram 1=3", "ngram 1=2"), r"expected '\\2-grams:'"),
+    ],
+)
+def test_damaged_files_are_named_errors(tmp_path, text, message):
+    (tmp_path / "bad.arpa").write_text(text, encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        NGramScorer.from_arpa(tmp_path / "bad.arpa", TOKENS)
+
+
+def test_good_file_with_crlf_reads(tmp_path):
+    (tmp_path / "crlf.arpa").write_bytes(GOOD.replace("\n", "\r\n").encode())
+    assert NGramScorer.from_arpa(tmp_path / "crlf.arpa", TOKENS).order == 2
+
+
+def test_other_bad_input(tmp_path):
+    with pytest.raises(BadInputError, match="no ARPA file"):
+        load_ngram(tmp_path / "none.arpa", TOKENS)
+    (tmp_path / "bytes.arpa").write_bytes(b"\xff\xfe\x00" * 50)
+    with pytest.raises(BadInputError, match="damaged"):
+        load_ngram(tmp_path / "bytes.arpa", TOKENS)
+    (tmp_path / "cut.arpa.gz").write_bytes(gzip.compress(GOOD.encode())[:40])
+    with pytest.raises(BadInputError, match="damaged"):
+        load_ngram(tmp_path / "cut.arpa.gz", TOKENS)
+    (tmp_path / "cut.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_ngram(tmp_path / "cut.safetensors")
+    digits = Tokens(("<eos>", "1", "2"), eos=0)
+    (tmp_path / "digits.arpa").write_text(GOOD.replace("▁a", "1"), encoding="utf-8")
+    with pytest.raises(BadInputError, match="units="):
+        load_ngram(tmp_path / "digits.arpa", digits)
+    assert load_ngram(tmp_path / "digits.arpa", digits, units="ids").order == 2
+    with pytest.raises(BadInputError, match="white space"):
+        write_arpa(
+            tmp_path / "o.arpa",
+            read_arpa(tmp_path / "digits.arpa", digits, "ids"),
+            Tokens(("</s>", "a b", "c"), eos=0),
+            "pieces",
+        )
+
+
+def test_contexts_that_pruning_removed_are_an_error_and_missing_suffixes_are_not(tmp_path):
+    text = GOOD.replace("ngram 2=1", "ngram 2=1\nngram 3=1").replace(
+        "\\end\\", "\\3-grams:\n-0.2\t▁a ▁a ▁a\n\n\\end\\"
+    )
+    (tmp_path / "m.arpa").write_text(text, encoding="utf-8")
+    with pytest.raises(BadInputError, match="lower order lacks"):
+        build_automaton(read_arpa(tmp_path / "m.arpa", TOKENS))
+    (tmp_path / "m.arpa").write_text(text.replace("▁a ▁a ▁a", "<s> ▁a ▁a"), encoding="utf-8")
+    scorer = NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS, dtype=torch.float64)
+    state = scorer.start(1)[1]
+    a = torch.tensor([2])
+    rows, state = scorer.score(a, state)
+    assert rows[0, 2] == pytest.approx(-0.2 * math.log(10))
+    rows, state = scorer.score(a, state)  # neither "a a" nor "<s> a a" is a context, so "a" is
+    assert rows[0, 2] == pytest.approx((-0.2 - 0.5) * math.log(10))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_rows_equal_cpu_rows_without_synchronising(tmp_path):
+    scorer, _ = make(tmp_path / "m.arpa", 4, 3)
+    device = NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS, device="cuda", dtype=torch.float64)
+    labels = torch.tensor([2, 3, 4, 2])
+    want, _ = scorer.score(labels, scorer.start(4)[1])
+    labels = labels.cuda()
+    state = device.start(4)[1]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        rows, _ = device.score(labels, state)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(rows.cpu(), want)
