@@ -129,8 +129,8 @@ def test_lists_count_errors_and_pad() -> None:
     assert lists.slopes[0, 1].tolist() == [-3, 9, 2]
     assert lists.counts(np.zeros(3)).insertions == 1
     assert lists.counts(np.array([1.0, 0, 0])).errors == 0
-    divided = build_lists({"a": [hypothesis("x y z", -3, -6)]}, {"a": "x"}, length_exponent=1.0)
-    assert divided.base[0, 0] == -1 and divided.slopes[0, 0].tolist() == [-2, 0, 1]
+    divided = build_lists({"a": [hypothesis("x y z", -4, -8)]}, {"a": "x"}, length_exponent=1.0)
+    assert divided.base[0, 0] == -1 and divided.slopes[0, 0].tolist() == [-2, 0, 0.75]
 
 
 @settings(max_examples=60, deadline=None)

@@ -65,7 +65,7 @@ OPTIONS = TuningOptions(beam=8, replicates=0, restarts=4, grid=5)
 
 
 def test_finds_the_known_optimum_in_at_most_five_decodes() -> None:
-    decoder = SyntheticDecoder(utterances=200)
+    decoder = SyntheticDecoder(utterances=200, noise=2.0)
     result = tune(decoder, decoder.references, options=OPTIONS, speakers=decoder.speakers)
     assert result.decodes == len(decoder.calls) <= 5
     assert result.dev.rate <= wer(decoder, TRUTH) + 0.2
@@ -74,7 +74,7 @@ def test_finds_the_known_optimum_in_at_most_five_decodes() -> None:
     assert result.baseline is not None and result.baseline.rate == pytest.approx(
         wer(decoder, FusionWeights())
     )
-    assert result.dev.rate < 0.5 * result.baseline.rate
+    assert result.dev.rate < 0.8 * result.baseline.rate
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

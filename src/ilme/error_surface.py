@@ -1,7 +1,7 @@
 """The exact error count of fixed n-best lists as a function of the fusion weights.
 
 Each hypothesis scores linearly in the weights: s_h(w) = asr + λ_T·lm − μ·subtracted + β·length, divided by
-its length to some power if the search divides. Along a line w + t·d it is the straight line a_h + t·b_h, the
+(|y| + 1)^α if the search divides. Along a line w + t·d it is the straight line a_h + t·b_h, the
 winner of an utterance is the upper envelope of its hypotheses' lines, and the total error is piecewise
 constant with breaks where winners change (minimum error rate training, Och 2003). So a line search is exact:
 no grid, no gradient.
@@ -177,7 +177,7 @@ def build_lists(
         lists: n-best lists with text and every component score, by utterance id.
         references: The transcripts, by utterance id; the ids are those of `lists`.
         normaliser_name: Applied to both sides before errors are counted.
-        length_exponent: α if the search ranks by fused score / |y|^α, else 0.
+        length_exponent: α if the search ranks by fused score / (|y| + 1)^α, else 0.
         within: The least and the greatest (λ_T, μ, β) that will be asked for. Hypotheses that cannot win
             there are left out: nothing changes but the time it takes.
     """
@@ -240,7 +240,7 @@ def _linear(nbest: NBest, exponent: float) -> Array:
         [[h.scores.asr, h.scores.lm, -h.scores.subtracted, h.scores.length] for h in nbest], dtype=float
     )
     if exponent:
-        rows = rows / np.maximum(rows[:, 3:], 1.0) ** exponent
+        rows = rows / (rows[:, 3:] + 1.0) ** exponent
     return rows
 
 

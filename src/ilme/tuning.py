@@ -59,7 +59,7 @@ class TuningOptions:
         step: How far from all weights decoded so far the next may lie: lists know nothing of hypotheses far
             away.
         restarts: Drawn points from which the search on the lists starts as well.
-        length_exponent: α if the decoder ranks by fused score / |y|^α.
+        length_exponent: α if the decoder ranks by fused score / (|y| + 1)^α.
         replicates: Bootstrap replicates of the stability estimate; 0 leaves it out.
         grid: Points along each side of the heat map.
         seed: Of every draw.

@@ -1,0 +1,120 @@
+"""Scores of whole token sequences under a scorer, each shared prefix computed once.
+
+A search runs only the scorers whose weight is not 0. To ask what another weight would have chosen, the
+hypotheses it found need the other scorers' scores too: `complete` fills them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ilme.errors import BadInputError
+from ilme.nest import select
+from ilme.protocols import TokenScorer
+from ilme.search.hypothesis import NBest
+
+__all__ = ["SequenceScorer", "complete", "sequence_scores"]
+
+Tokens = tuple[int, ...]
+ROWS = 1024  # prefixes scored at once
+
+
+def sequence_scores(
+    scorer: TokenScorer, sequences: Sequence[Sequence[int]], *, finish: bool = False, rows: int = ROWS
+) -> Tensor:
+    """log P(y) = Σ_u log P(y_u | y_{<u}) [+ log P(end | y)] of each sequence: (n,) float64, on CPU.
+
+    Sequences are sorted and taken in groups whose prefixes form a tree of at most `rows` nodes a level; each
+    node is scored once, and a last label whose continuation nobody asks for is not scored at all.
+
+    Args:
+        scorer: An LM, internal or external.
+        sequences: Token ids without special ids.
+        finish: Whether the end of the sentence is scored.
+        rows: Most sequences that the scorer sees at once.
+    """
+    plain = [tuple(int(t) for t in s) for s in sequences]
+    size = len(scorer.tokens)
+    bad = next((t for s in plain for t in s if not 0 <= t < size), None)
+    if bad is not None:
+        raise BadInputError(f"token id {bad} is not one of the scorer's {size} tokens")
+    found: dict[Tokens, float] = {}
+    ordered = sorted(set(plain))
+    for begin in range(0, len(ordered), rows):
+        found.update(_tree_scores(scorer, ordered[begin : begin + rows], finish))
+    return torch.tensor([found[s] for s in plain], dtype=torch.float64)
+
+
+@torch.no_grad()
+def _tree_scores(scorer: TokenScorer, sequences: list[Tokens], finish: bool) -> dict[Tokens, float]:
+    """Level by level through the tree of prefixes; only prefixes whose row is read are scored."""
+    wanted = set(sequences)
+    read = {s[:d] for s in sequences for d in range(len(s))} | (wanted if finish else set())
+    out = {} if finish else {s: 0.0 for s in wanted if not s}
+    row, state = scorer.start(1)
+    level: dict[Tokens, int] = {(): 0}  # the prefixes of this length that have a row, and which row it is
+    totals = torch.zeros(1, dtype=torch.float64)
+    for depth in range(max(map(len, sequences), default=0) + 1):
+        if finish:
+            ends = scorer.finish(row).double().cpu() + totals
+            out.update({p: float(ends[k]) for p, k in level.items() if p in wanted})
+        children = list(dict.fromkeys(s[: depth + 1] for s in sequences if len(s) > depth))
+        if not children:
+            break
+        parents = torch.tensor([level[c[:-1]] for c in children])
+        labels = torch.tensor([c[-1] for c in children])
+        reached = totals[parents] + row[parents.to(row.device), labels.to(row.device)].double().cpu()
+        if not finish:
+            out.update({c: float(reached[k]) for k, c in enumerate(children) if c in wanted})
+        inner = [k for k, c in enumerate(children) if c in read]
+        if not inner:
+            break
+        keep = torch.tensor(inner)
+        row, state = scorer.score(
+            labels[keep].to(scorer.device), select(state, parents[keep].to(scorer.device))
+        )
+        level = {children[k]: n for n, k in enumerate(inner)}
+        totals = reached[keep]
+    return out
+
+
+class SequenceScorer:
+    """`sequence_scores` that remembers: a sequence is scored once, however many decodes find it.
+
+    Args:
+        scorer: An LM, internal or external.
+        finish: Whether the end of the sentence is scored.
+        rows: Most sequences that the scorer sees at once.
+    """
+
+    def __init__(self, scorer: TokenScorer, *, finish: bool = False, rows: int = ROWS) -> None:
+        self.scorer, self.finish, self.rows = scorer, finish, rows
+        self.known: dict[Tokens, float] = {}
+
+    def __call__(self, sequences: Iterable[Tokens]) -> list[float]:
+        asked = [tuple(s) for s in sequences]
+        new = list(dict.fromkeys(s for s in asked if s not in self.known))
+        if new:
+            scores = sequence_scores(self.scorer, new, finish=self.finish, rows=self.rows)
+            self.known.update(zip(new, scores.tolist(), strict=True))
+        return [self.known[s] for s in asked]
+
+
+def complete(
+    lists: Mapping[str, NBest], *, lm: SequenceScorer | None = None, subtracted: SequenceScorer | None = None
+) -> dict[str, NBest]:
+    """The same lists with the given scorers' components filled in; every other component stays as it is."""
+    hypotheses = [h for nbest in lists.values() for h in nbest]
+    columns: dict[str, list[float]] = {}
+    for name, scorer in (("lm", lm), ("subtracted", subtracted)):
+        if scorer is not None:
+            columns[name] = scorer(h.tokens for h in hypotheses)
+    filled = iter(
+        replace(h, scores=replace(h.scores, **{name: column[k] for name, column in columns.items()}))
+        for k, h in enumerate(hypotheses)
+    )
+    return {i: [next(filled) for _ in nbest] for i, nbest in lists.items()}
