@@ -1,0 +1,249 @@
+"""Weights packed for inference on CPU: the same network, its matrix products several times faster.
+
+A search multiplies a few rows by large matrices, again and again. A library that meets the weights anew at
+each call spends most of its time arranging them; `pack` arranges them once:
+
+    float32    the same numbers to rounding, oneDNN's blocked layout
+    bfloat16   weights and activations rounded to 8 bits of mantissa, sums in float32
+    int8       weights rounded to 8 bits, one scale per output; activations too, one scale per row; sums in
+               int32:  y_r ≈ a_r · (x̂_r · Ŵᵀ) s + b,   x̂_r = round(x_r / a_r),  Ŵ_o = round(W_o / s_o)
+
+Rows are scaled one by one, so a hypothesis scores the same whatever else is in its batch. A packed module
+keeps its parameters under their names: its `state_dict` is that of the module it replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ilme.errors import BadInputError, IlmeError
+from ilme.models.lstm import LSTMStack, LSTMState
+
+__all__ = ["Format", "PackedLSTMStack", "PackedLinear", "is_packed", "pack", "packed_product"]
+
+Format = Literal["float32", "bfloat16", "int8"]
+Product = Callable[[Tensor], Tensor]  # (n, inputs) to (n, outputs), both float32
+Network = TypeVar("Network", bound=nn.Module)
+
+ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
+SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
+
+
+def pack(module: Network, format: Format = "float32") -> Network:
+    """Replaces each Linear and LSTMStack inside `module`, in place, by its packed form; returns the module.
+
+    Packing again with another format starts from the original weights; with the same one it changes nothing.
+    Encoders are left as they are: they run over whole utterances, where packing gains little.
+
+    Raises:
+        BadInputError: The module is in training mode, not on the CPU or not float32, or no such format.
+        IlmeError: This build of torch, or this processor, has no kernels for the format.
+    """
+    if format not in get_args(Format):
+        raise BadInputError(f"no packed format is called {format!r}; there are {', '.join(get_args(Format))}")
+    _check_ready(module)
+    _check_available(format)
+    if isinstance(module, nn.Linear | PackedLinear | LSTMStack):
+        return _replacement(module, format)  # type: ignore[return-value]
+    _pack_children(module, format)
+    return module
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Whether any product of the module is packed."""
+    return any(isinstance(m, PackedLinear | PackedLSTMStack) for m in module.modules())
+
+
+class PackedLinear(nn.Module):
+    """y = x Wᵀ + b with W packed; in training mode, or with gradients for x, the plain product."""
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, format: Format) -> None:
+        super().__init__()
+        self.format: Format = format
+        self.weight, self.bias = weight, bias
+        self.out_features, self.in_features = weight.shape
+        self._pack()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, inputs) to (…, outputs)."""
+        if self.training or x.requires_grad:
+            return nn.functional.linear(x, self.weight, self.bias)
+        if self.version != _version(self.weight):
+            self._pack()
+        if x.dim() == 2:
+            return self.product(x)
+        return self.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+
+    def _pack(self) -> None:
+        self.version = _version(self.weight)
+        self.product = packed_product(self.weight, self.bias, self.format)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PackedLinear:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        _check_ready(self)
+        self._pack()
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {self.format}"
+
+
+class PackedLSTMStack(LSTMStack):
+    """An LSTMStack whose step makes ONE packed product per layer, of [x; h] with [W_ih W_hh].
+
+    The tanh of the cell is computed as tanh(z) = 2σ(2z) − 1, so that one vectorised sigmoid serves all four
+    gates; the 2 of the candidate's argument is packed into its weights.
+    """
+
+    def __init__(self, stack: LSTMStack, format: Format) -> None:
+        nn.Module.__init__(self)
+        self.format: Format = format
+        self.inputs, self.hidden, self.layers = stack.inputs, stack.hidden, stack.layers
+        self.lstm = stack.lstm
+        self.training = stack.training
+        self._pack()
+
+    def step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        """One input (n, inputs): the top layer's output (n, hidden), and the new state."""
+        if self.training or x.requires_grad:
+            return super().step(x, state)
+        if self.versions != self._versions():
+            self._pack()
+        (h, c), H = state, self.hidden
+        new_h, new_c = torch.empty_like(h), torch.empty_like(c)
+        for layer, product in enumerate(self.products):
+            gates = product(torch.cat([x, h[:, layer]], 1)).sigmoid_()
+            enter, forget, candidate, leave = gates.split(H, 1)  # type: ignore[no-untyped-call]
+            # c' = f c + i (2σ − 1),   h' = o tanh(c') = 2 o σ(2c') − o
+            cell = torch.mul(forget, c[:, layer]).addcmul_(enter, candidate, value=2.0).sub_(enter)
+            x = cell.mul(2.0).sigmoid_().mul_(2.0).sub_(1.0).mul_(leave)
+            new_h[:, layer], new_c[:, layer] = x, cell
+        return x, (new_h, new_c)
+
+    def _pack(self) -> None:
+        self.versions = self._versions()
+        self.products = [self._layer(layer) for layer in range(self.layers)]
+
+    def _layer(self, layer: int) -> Product:
+        w_ih, w_hh, b_ih, b_hh = (p.detach() for p in self._parameters_of(layer))
+        weight = torch.cat([w_ih, w_hh], 1)
+        bias = b_ih + b_hh
+        candidate = slice(2 * self.hidden, 3 * self.hidden)  # torch's order of gates: i, f, g, o
+        weight[candidate] *= 2
+        bias[candidate] *= 2
+        return packed_product(weight, bias, self.format)
+
+    def _parameters_of(self, layer: int) -> list[Tensor]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
+
+    def _versions(self) -> list[int]:
+        return [_version(p) for p in self.lstm.parameters()]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PackedLSTMStack:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        _check_ready(self)
+        self._pack()
+        return self
+
+
+def packed_product(weight: Tensor, bias: Tensor | None, format: Format) -> Product:
+    """The function x (n, inputs) → x Wᵀ + b (n, outputs) for fixed weights (outputs, inputs)."""
+    weight = weight.detach().contiguous()
+    bias = None if bias is None else bias.detach()
+    if format == "int8":
+        return _int8_product(weight, bias)
+    dtype = torch.float32 if format == "float32" else torch.bfloat16
+    return _float_product(weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def _float_product(weight: Tensor, bias: Tensor | None) -> Product:
+    linear = torch.ops.mkldnn._linear_pointwise
+    arranged = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
+    if weight.dtype == torch.float32:
+        return lambda x: linear(x, arranged, bias, "none", [], "")
+    return lambda x: linear(x.bfloat16(), arranged, bias, "none", [], "").float()
+
+
+def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
+    """Both sides symmetric; the kernel wants unsigned activations, so x̂ is stored with an offset it knows of.
+
+    Without VNNI instructions the kernel adds pairs of products in 16 bits. Activations of 7 bits, not 8, keep
+    that sum (2 · 127 · 127) inside.
+    """
+    levels = 127 if torch.cpu._is_vnni_supported() else 63
+    offset = levels + 1
+    scale = (weight.abs().amax(1) / 127).clamp_(min=SMALLEST)
+    arranged = torch.ops.onednn.qlinear_prepack((weight / scale[:, None]).round_().to(torch.int8), None)
+    no_offset = torch.zeros(len(weight), dtype=torch.int32)
+    shift = torch.tensor(offset + 0.5)  # a positive number is rounded by adding a half and cutting off
+    added = torch.zeros(1) if bias is None else bias
+    linear = torch.ops.onednn.qlinear_pointwise
+
+    def product(x: Tensor) -> Tensor:
+        step = torch.linalg.vector_norm(x, torch.inf, 1, keepdim=True).div_(levels).clamp_(min=SMALLEST)
+        levelled = torch.addcmul(shift, x, step.reciprocal()).to(torch.uint8)
+        sums = linear(
+            levelled, 1.0, offset, arranged, scale, no_offset, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return torch.addcmul(added, sums, step, out=sums)
+
+    return product
+
+
+def _pack_children(module: nn.Module, format: Format) -> None:
+    from ilme.models.encoder import LSTMEncoder
+
+    for name, child in module.named_children():
+        if isinstance(child, LSTMEncoder):
+            continue
+        if isinstance(child, nn.Linear | PackedLinear | LSTMStack):
+            setattr(module, name, _replacement(child, format))
+        else:
+            _pack_children(child, format)
+
+
+def _replacement(module: nn.Module, format: Format) -> nn.Module:
+    if isinstance(module, PackedLinear | PackedLSTMStack) and module.format == format:
+        return module
+    if isinstance(module, LSTMStack):
+        return PackedLSTMStack(module, format)
+    packed = PackedLinear(module.weight, module.bias, format)  # type: ignore[arg-type]
+    packed.training = module.training
+    return packed
+
+
+def _check_ready(module: nn.Module) -> None:
+    if any(m.training for m in module.modules()):
+        raise BadInputError("the module is in training mode; call .eval() before pack()")
+    for label, parameter in module.named_parameters():
+        if parameter.device.type != "cpu":
+            raise BadInputError(
+                f"packing is for the CPU, but {label} is on {parameter.device}; use .cpu() or do not pack"
+            )
+        if parameter.dtype != torch.float32:
+            raise BadInputError(
+                f"packing starts from float32 weights, but {label} is {parameter.dtype}; use .float()"
+            )
+
+
+def _check_available(format: Format) -> None:
+    """Tries the kernels once on a tiny matrix."""
+    if format == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise IlmeError("this processor has no bfloat16 kernels in oneDNN; pack with 'float32' or 'int8'")
+    try:
+        packed_product(torch.ones(16, 16), torch.zeros(16), format)(torch.ones(2, 16))
+    except (AttributeError, NotImplementedError, RuntimeError) as error:
+        raise IlmeError(
+            f"this build of torch ({torch.__version__}) cannot pack weights as {format}; "
+            f"leave the model unpacked: it gives the same results, more slowly ({error})"
+        ) from error
+
+
+def _version(parameter: Tensor) -> int:
+    """Counts in-place changes, so that new weights are never answered with old products."""
+    return -1 if parameter.is_inference() else parameter._version

@@ -1,0 +1,176 @@
+"""Packed weights against the modules they replace."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ilme.errors import BadInputError, IlmeError
+from ilme.models.encoder import EncoderConfig
+from ilme.models.lstm import LSTMStack
+from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
+from ilme.models.rnnt import RNNT, RNNTConfig
+from ilme.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_product
+from ilme.testing import numbered_tokens
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 2e-2}  # of ‖y‖, for random weights and inputs
+
+
+def available(format):
+    try:
+        pack(nn.Linear(4, 4).eval(), format)
+    except IlmeError as error:
+        pytest.skip(str(error))
+
+
+def distance(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("format", TOLERANCE)
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 130), st.integers(1, 200), st.integers(1, 300), st.booleans(), st.integers(0, 1000))
+@torch.no_grad()
+def test_products_agree(format, rows, inputs, outputs, bias, seed):
+    available(format)
+    torch.manual_seed(seed)
+    linear = nn.Linear(inputs, outputs, bias=bias).eval()
+    x = torch.randn(rows, inputs)
+    expected = linear(x)
+    found = pack(copy.deepcopy(linear), format)(x)
+    assert found.dtype == torch.float32
+    scale = (
+        float(x.norm() * linear.weight.norm() / (rows * inputs * outputs) ** 0.5) * (rows * outputs) ** 0.5
+    )
+    assert float((found - expected).norm()) <= TOLERANCE[format] * max(scale, float(expected.norm()))
+
+
+@pytest.mark.parametrize("format", TOLERANCE)
+@torch.no_grad()
+def test_lstm_steps_agree_with_the_pass_over_time(format):
+    available(format)
+    torch.manual_seed(0)
+    stack = LSTMStack(24, 40, 3).eval()
+    x = torch.randn(7, 12, 24)
+    expected = stack(x)
+    packed = pack(copy.deepcopy(stack), format)
+    assert isinstance(packed, PackedLSTMStack)
+    state, outputs = packed.zero_state(7), []
+    for u in range(12):
+        out, state = packed.step(x[:, u], state)
+        outputs.append(out)
+    assert distance(torch.stack(outputs, 1), expected) < TOLERANCE[format]
+    assert distance(packed(x), expected) == 0  # whole sequences are not packed
+
+
+@pytest.mark.parametrize("format", TOLERANCE)
+@torch.no_grad()
+def test_a_row_scores_the_same_whatever_else_is_in_the_batch(format):
+    available(format)
+    torch.manual_seed(1)
+    product = packed_product(torch.randn(60, 50), torch.randn(60), format)
+    x = torch.randn(9, 50) * torch.logspace(-3, 3, 9)[:, None]
+    alone = torch.cat([product(x[i : i + 1]) for i in range(9)])
+    torch.testing.assert_close(product(x), alone, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_int8_survives_zero_and_huge_rows():
+    available("int8")
+    weight, bias = torch.randn(8, 6), torch.randn(8)
+    x = torch.stack([torch.zeros(6), torch.full((6,), 1e6), torch.full((6,), 1e-12)])
+    found = packed_product(weight, bias, "int8")(x)
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found[0], bias)
+    assert distance(found[1], x[1] @ weight.T + bias) < 0.02
+
+
+def tiny_rnnt():
+    torch.manual_seed(3)
+    config = RNNTConfig(
+        encoder=EncoderConfig(features=5, hidden=6, layers=1),
+        embedding=12, prediction_hidden=16, prediction_layers=2, projection=12, joint=16,
+    )  # fmt: skip
+    return RNNT(config, numbered_tokens(20, "transducer")).eval()
+
+
+@torch.no_grad()
+def test_a_whole_network_keeps_its_parameters_and_its_answers():
+    model = tiny_rnnt()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    labels, f = torch.arange(1, 6), torch.randn(5, 16)
+
+    def answer():
+        g, state = model.start(5)
+        g, _ = model.predict(labels, state)
+        return model.join(f, g)
+
+    expected = answer()
+    assert pack(model) is model and is_packed(model)
+    torch.testing.assert_close(answer(), expected, rtol=1e-5, atol=1e-5)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert model.device == torch.device("cpu")
+
+
+def test_packing_twice_changes_nothing_and_another_format_starts_from_the_original():
+    model = pack(tiny_rnnt())
+    output = model.output
+    assert pack(model).output is output
+    available("int8")
+    pack(model, "int8")
+    assert model.output.format == "int8" and model.output.weight is output.weight
+    assert all(m.format == "int8" for m in model.modules() if isinstance(m, PackedLinear | PackedLSTMStack))
+
+
+@torch.no_grad()
+def test_tied_weights_stay_tied():
+    lm = LSTMLM(LSTMLMConfig(embedding=8, hidden=10, layers=1), numbered_tokens(9, "attention")).eval()
+    rows, _ = lm.start(2)
+    pack(lm)
+    assert lm.output.weight is lm.embedding.weight
+    torch.testing.assert_close(lm.start(2)[0], rows, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_new_weights_are_packed_anew():
+    linear, other = nn.Linear(6, 4).eval(), nn.Linear(6, 4).eval()
+    packed, x = pack(linear), torch.randn(3, 6)
+    packed.load_state_dict(other.state_dict())
+    torch.testing.assert_close(packed(x), other(x), rtol=1e-5, atol=1e-6)
+    stack, fresh = pack(LSTMStack(6, 4, 1).eval()), LSTMStack(6, 4, 1).eval()
+    stack.load_state_dict(fresh.state_dict())
+    torch.testing.assert_close(stack.step(x, stack.zero_state(3))[0], fresh.step(x, fresh.zero_state(3))[0])
+
+
+def test_gradients_take_the_plain_product():
+    packed, x = pack(nn.Linear(6, 4).eval()), torch.randn(3, 6, requires_grad=True)
+    packed(x).sum().backward()
+    torch.testing.assert_close(x.grad, packed.weight.sum(0).expand(3, 6))
+
+
+def test_refusals_say_what_to_do():
+    with pytest.raises(BadInputError, match=r"training mode; call \.eval\(\)"):
+        pack(nn.Linear(2, 2))
+    with pytest.raises(BadInputError, match="starts from float32"):
+        pack(nn.Linear(2, 2).double().eval())
+    with pytest.raises(BadInputError, match="packing is for the CPU"):
+        pack(nn.Linear(2, 2, device="meta").eval())
+    with pytest.raises(BadInputError, match="no packed format is called 'int4'; there are float32"):
+        pack(nn.Linear(2, 2).eval(), "int4")
+    with pytest.raises(BadInputError, match="starts from float32"):
+        pack(nn.Linear(2, 2).eval()).double()
+
+
+def test_packing_warns_of_nothing():
+    available("int8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pack(nn.Linear(8, 8).eval(), "int8")(torch.randn(2, 8))
