@@ -37,9 +37,7 @@ def read_huggingface(source: str, staging: Path) -> Iterator[Utterance]:
         for number, row in enumerate(_undecoded(table, audio_column)):
             name = str(row["id"]) if "id" in columns else f"{split}-{number:08d}"
             speaker = row.get(speaker_column) if speaker_column else None
-            fields = {
-                key.removesuffix("_id"): str(row[key]) for key in fields_kept if row.get(key) is not None
-            }
+            fields = {key.removesuffix("_id"): str(row[key]) for key in fields_kept if row.get(key) is not None}
             yield Utterance(
                 name,
                 _audio_file(row[audio_column], staging / split / f"{number:08d}"),
@@ -70,7 +68,7 @@ def _undecoded(table: Any, audio_column: str) -> Iterator[dict[str, Any]]:
 
 
 def _audio_file(audio: dict[str, Any] | None, stem: Path) -> Path | None:
-    """The file of an undecoded Audio value: its path, or its bytes written to `stem` with a fitting suffix."""
+    """The file of an undecoded Audio value: its path, or its bytes written to `stem` with a suffix."""
     if not audio:
         return None
     path, data = audio.get("path"), audio.get("bytes")

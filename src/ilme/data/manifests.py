@@ -21,9 +21,7 @@ def cuts_path(path: str | Path) -> Path:
         return path / "cuts.jsonl.gz"
     if path.is_file() or is_shar(path):
         return path
-    raise BadInputError(
-        f"there are no cuts at {path}: expected cuts.jsonl.gz, a folder with it, or Shar shards"
-    )
+    raise BadInputError(f"there are no cuts at {path}: expected cuts.jsonl.gz, a folder with it, or Shar shards")
 
 
 def is_shar(path: Path) -> bool:
@@ -32,7 +30,7 @@ def is_shar(path: Path) -> bool:
 
 
 def open_cuts(path: str | Path, *, seed: int = 0) -> Any:
-    """A lazily read Lhotse CutSet: of a manifest, an import's folder, or Shar shards in an order by `seed`."""
+    """A lazily read Lhotse CutSet: of a manifest, an import's folder, or Shar shards, ordered by `seed`."""
     from lhotse import CutSet
 
     path = cuts_path(path)
@@ -66,9 +64,7 @@ class ManifestWriter:
         if name not in self._files:
             raw = (self._folder / f"{name}.partial").open("wb")
             self._raw.append(raw)
-            compressed = (
-                gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) if name.endswith(".gz") else raw
-            )
+            compressed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) if name.endswith(".gz") else raw
             self._files[name] = compressed  # type: ignore[assignment]
         return self._files[name]
 
