@@ -9,6 +9,8 @@ import torch
 
 from ilme.fusion import FusionWeights, fuse
 
+NO_FUSION = FusionWeights()
+
 
 def sequences(labels, longest):
     for length in range(longest + 1):
@@ -38,7 +40,7 @@ def alignments(frames, labels, most):
             yield (here, *rest)
 
 
-def transducer_sequence(model, f, sequence, weights=FusionWeights(), most=3, blank_aware=False):
+def transducer_sequence(model, f, sequence, weights=NO_FUSION, most=3, blank_aware=False):
     """(path, asr): log-sums over all alignments of one sequence; f is (T, J)."""
     blank = model.tokens.blank
     g, state = model.start(1)
@@ -64,20 +66,18 @@ def transducer_sequence(model, f, sequence, weights=FusionWeights(), most=3, bla
     return tuple(torch.tensor(x, dtype=torch.float64).logsumexp(0).item() for x in (paths, asrs))
 
 
-def transducer_best(model, f, lm=None, subtracted=None, weights=FusionWeights(), most=3, end=False, blank_aware=False):
+def transducer_best(model, f, lm=None, subtracted=None, weights=NO_FUSION, most=3, end=False, blank_aware=False):
     """All sequences as (score, labels, asr), best first."""
     labels = [i for i in range(len(model.tokens)) if i != model.tokens.blank]
     found = []
     for y in sequences(labels, most * len(f)):
         path, asr = transducer_sequence(model, f, y, weights, most, blank_aware)
-        total = fuse(
-            path, score_sequence(lm, y, end), score_sequence(subtracted, y, end), float(len(y)), weights
-        )
+        total = fuse(path, score_sequence(lm, y, end), score_sequence(subtracted, y, end), float(len(y)), weights)
         found.append((total, y, asr))
     return sorted(found, key=lambda item: -item[0])
 
 
-def attention_best(model, memory, longest, lm=None, subtracted=None, weights=FusionWeights(), rank=lambda s, n: s):
+def attention_best(model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s):
     """All sequences up to `longest` labels as (rank, labels, asr), best first; the end is always scored."""
     eos = model.tokens.eos
     found = []

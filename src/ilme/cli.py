@@ -21,6 +21,10 @@ from ilme.errors import IlmeError
 # name: (module:function, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "info": ("ilme.commands.info:info", "parameters of a network, by component"),
+    "perplexity": (
+        "ilme.commands.perplexity:perplexity",
+        "how well an LM, or a model's internal LM, predicts a text",
+    ),
 }
 
 
@@ -105,7 +109,7 @@ def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[s
         else:
             named.append(f"--{key}" if i == len(args) else f"--{key}={args[i]}")
             i += 1
-    return named + _positional(loose, [name for name in positional], lists)
+    return named + _positional(loose, list(positional), lists)
 
 
 def _positional(values: list[str], names: list[str], lists: set[str]) -> list[str]:

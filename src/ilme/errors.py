@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["IlmeError", "MissingExtraError", "VocabularyMismatchError", "BadInputError", "CheckpointError"]
+__all__ = ["BadInputError", "CheckpointError", "IlmeError", "MissingExtraError", "VocabularyMismatchError"]
 
 
 class IlmeError(Exception):

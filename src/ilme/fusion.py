@@ -49,7 +49,7 @@ class FusionWeights:
                 raise BadInputError(f"FusionWeights.{field.name} must not be negative, got {value!r}{hint}")
 
 
-def fuse(asr: Score, lm: Score, subtracted: Score, length: Score, weights: FusionWeights) -> Score:
+def fuse(asr: Score, lm: Score, subtracted: Score, length: Score | float, weights: FusionWeights) -> Score:
     """asr + λ_T·lm − μ·subtracted + β·length (Eqs. 27 and 33); a weight of 0 leaves the sum bit for bit as it is."""
     score = asr
     if weights.lm:

@@ -80,9 +80,7 @@ def check_same_vocabulary(ours: Tokens, theirs: Tokens, our_name: str = "model",
         return
     special = ours.special | theirs.special
     differing = (
-        i
-        for i, (a, b) in enumerate(zip(ours.pieces, theirs.pieces, strict=False))
-        if a != b and i not in special
+        i for i, (a, b) in enumerate(zip(ours.pieces, theirs.pieces, strict=False)) if a != b and i not in special
     )
     first = next(differing, None)
     if len(ours) == len(theirs) and first is None:

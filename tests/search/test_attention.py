@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.models.aed import AED, AEDConfig
@@ -14,7 +15,7 @@ from ilme.models.encoder import EncoderConfig
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.testing import numbered_tokens
 from tests import oracle
-from tests.search.test_transducer import language_model
+from tests.search.test_transducer import Aloof, Forbidden, language_model
 
 SMALL = AEDConfig(
     encoder=EncoderConfig(features=5, hidden=4, layers=1, bidirectional=True, projection=6),
@@ -82,3 +83,134 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         assert hypothesis.score == pytest.approx(best, abs=1e-9)
         assert hypothesis.score == pytest.approx(score, abs=1e-9)
         assert hypothesis.scores.asr == pytest.approx(asr, abs=1e-9)
+
+
+def everything(model, seed, units, dtype=torch.float64, **options):
+    fusion = Fusion(language_model(seed, units, dtype), AttentionInternalLM(model), FusionWeights(0.4, 0.3, 0.1))
+    return AttentionSearch(model, fusion, AttentionOptions(**{"max_length": 12, **options}))
+
+
+def same(found, expected, tolerance=1e-9):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert [h.tokens for h in a] == [h.tokens for h in b]
+        assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=tolerance)
+
+
+@pytest.mark.parametrize("stop_margin", [2.0, float("inf")])
+@pytest.mark.parametrize("seed", range(4))
+def test_batched_equals_unbatched_and_permuted(seed, stop_margin):
+    model = decoder(seed, units=9)
+    search = everything(model, seed, 9, beam=5, stop_margin=stop_margin)
+    lengths = torch.tensor([9, 2, 6, 12])
+    x = features(seed, 12, batch=4)
+    together = search(model.encode(x, lengths))
+    apart = [search(model.encode(x[b : b + 1, : lengths[b]], lengths[b : b + 1]))[0] for b in range(4)]
+    same(together, apart)
+    order = torch.tensor([2, 0, 3, 1])
+    same(search(model.encode(x[order], lengths[order])), [together[i] for i in order])
+
+
+def test_float32_finds_the_same_within_1e_4():
+    for seed in range(20):
+        results = []
+        for dtype in (torch.float64, torch.float32):
+            model = decoder(seed, units=4, dtype=dtype)
+            search = everything(model, seed, 4, dtype, beam=60, max_length=4)
+            results.append(search(model.encode(features(seed, 6).to(dtype), torch.tensor([6])))[0][0])
+        assert results[0].tokens == results[1].tokens
+        assert results[0].score == pytest.approx(results[1].score, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_zero_change_no_bit_and_call_no_scorer(seed):
+    model = decoder(seed, units=7, dtype=torch.float32)
+    memory = model.encode(features(seed, 6, dtype=torch.float32), torch.tensor([6]))
+    scorer = Forbidden(numbered_tokens(7, "attention"))
+    options = AttentionOptions(max_length=10)
+    plain = AttentionSearch(model, None, options)(memory)
+    fused = AttentionSearch(model, Fusion(scorer, scorer, FusionWeights()), options)(memory)
+    assert [(h.score, h.tokens) for h in plain[0]] == [(h.score, h.tokens) for h in fused[0]]
+
+
+@pytest.mark.parametrize("acoustics", [None, torch.linspace(-1, 1, 6, dtype=torch.float64)])
+def test_doing_both_decoder_steps_at_once_changes_nothing(acoustics):
+    model = decoder(3, units=9)
+    memory = model.encode(features(3, 8, batch=2), torch.tensor([8, 5]))
+    internal = AttentionInternalLM(model, acoustics)
+    weights, options = FusionWeights(0.0, 0.4), AttentionOptions(beam=6, max_length=9)
+    together = AttentionSearch(model, Fusion(None, internal, weights), options)(memory)
+    apart = AttentionSearch(model, Fusion(None, Aloof(internal), weights), options)(memory)
+    same(together, apart)
+
+
+def repeats_too_often(labels, most, span):
+    """Whether any run of at most `span` labels stands more than `most` times in a row; by definition."""
+    for width in range(1, span + 1):
+        for start in range(len(labels) - width * (most + 1) + 1):
+            run = labels[start : start + width]
+            if labels[start : start + width * (most + 1)] == run * (most + 1):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("most, span", [(1, 1), (1, 2), (2, 2), (2, 1)])
+@pytest.mark.parametrize("seed", range(6))
+@torch.no_grad()
+def test_the_repetition_guard_forbids_exactly_what_repeats(seed, most, span):
+    model = decoder(seed, units=3)
+    memory = model.encode(features(seed, 4), torch.tensor([4]))
+    options = AttentionOptions(beam=300, max_length=6, max_repeats=most, repeat_span=span, stop_margin=float("inf"))
+    (found,) = AttentionSearch(model, None, options)(memory)
+    expected = [item for item in oracle.attention_best(model, memory, 6) if not repeats_too_often(item[1], most, span)]
+    assert {h.tokens for h in found} == {labels for _, labels, _ in expected}
+    assert found[0].score == pytest.approx(expected[0][0], abs=1e-9)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("seed", range(6))
+@torch.no_grad()
+def test_the_end_margin_allows_the_end_only_where_the_model_nearly_agrees(seed, margin):
+    model = decoder(seed, units=4)
+    memory = model.encode(features(seed, 5), torch.tensor([5]))
+    options = AttentionOptions(beam=100, max_length=3, end_margin=margin, stop_margin=float("inf"))
+    (found,) = AttentionSearch(model, None, options)(memory)
+
+    def may_end(labels):
+        rows, state = model.start(memory)
+        for label in labels:
+            rows, state = model.step(torch.tensor([label]), state, memory)
+        return len(labels) == 3 or rows[0, 0] >= rows[0, 1:].max() - margin
+
+    expected = {labels for _, labels, _ in oracle.attention_best(model, memory, 3) if may_end(labels)}
+    assert {h.tokens for h in found} == expected
+
+
+def test_limits_cap_each_utterance():
+    model = decoder(2, units=6)
+    memory = model.encode(features(2, 6, batch=3), torch.tensor([6, 6, 6]))
+    found = AttentionSearch(model, None, AttentionOptions(beam=4, max_length=9))(memory, torch.tensor([2, 0, 5]))
+    assert [max(len(h.tokens) for h in nbest) for nbest in found] <= [2, 0, 5]
+    assert [h.tokens for h in found[1]] == [()]
+
+
+def test_wider_beams_are_not_worse_on_average():
+    best = {}
+    for beam in (1, 2, 4, 8, 25):
+        scores = []
+        for seed in range(30):
+            model = decoder(seed, units=12, dtype=torch.float32)
+            search = everything(model, seed, 12, torch.float32, beam=beam, max_length=8, stop_margin=float("inf"))
+            memory = model.encode(features(seed, 6, dtype=torch.float32), torch.tensor([6]))
+            scores.append(search(memory)[0][0].score)
+        best[beam] = sum(scores) / len(scores)
+    assert list(best.values()) == sorted(best.values()), best
+
+
+def test_bad_options_are_named():
+    with pytest.raises(BadInputError, match="beam must be a whole number of at least 1, got 0"):
+        AttentionOptions(beam=0)
+    with pytest.raises(BadInputError, match="end_margin must not be negative"):
+        AttentionOptions(end_margin=-1.0)
+    with pytest.raises(BadInputError, match="stop_margin must not be negative, got nan"):
+        AttentionOptions(stop_margin=float("nan"))

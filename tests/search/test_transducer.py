@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ilme.errors import BadInputError, VocabularyMismatchError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
-from ilme.models.rnnt import RNNT, PRESETS, RNNTConfig
 from ilme.models.encoder import EncoderConfig
+from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
+from ilme.models.rnnt import RNNT, RNNTConfig
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.testing import numbered_tokens
 from tests import oracle
@@ -78,9 +78,7 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
     subtracted = subtracted_scorer(case["subtracted"], model, case["seed"], case["units"])
     weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"])
     f = acoustics(case["seed"], case["frames"])
-    options = TransducerOptions(
-        beam=130, max_symbols=case["most"], lm_eos=case["end"], blank_aware=case["blank_aware"]
-    )
+    options = TransducerOptions(beam=130, max_symbols=case["most"], lm_eos=case["end"], blank_aware=case["blank_aware"])
     search = TransducerSearch(model, Fusion(lm, subtracted, weights), options)
     (found,) = search(f, torch.tensor([case["frames"]]))
 
@@ -98,3 +96,173 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         assert hypothesis.scores.asr == pytest.approx(asr, abs=1e-9)
         assert len(hypothesis.times) == len(hypothesis.tokens)
         assert list(hypothesis.times) == sorted(hypothesis.times)
+
+
+def everything(model, seed, units, dtype=torch.float64, **options):
+    fusion = Fusion(language_model(seed, units, dtype), TransducerInternalLM(model), FusionWeights(0.4, 0.3, 0.1))
+    return TransducerSearch(model, fusion, TransducerOptions(**options))
+
+
+def same(found, expected, tolerance=1e-9):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert [h.tokens for h in a] == [h.tokens for h in b]
+        assert [h.times for h in a] == [h.times for h in b]
+        assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=tolerance)
+        assert [h.scores.asr for h in a] == pytest.approx([h.scores.asr for h in b], abs=tolerance)
+
+
+@pytest.mark.parametrize("prediction", ["lstm", "stateless"])
+@pytest.mark.parametrize("seed", range(4))
+def test_batched_equals_unbatched_and_permuted(seed, prediction):
+    model = transducer(seed, units=9, prediction=prediction)
+    search = everything(model, seed, 9, beam=6)
+    lengths = torch.tensor([11, 1, 7, 14])
+    f = acoustics(seed, 14, batch=4)
+    together = search(f, lengths)
+    apart = [search(f[b : b + 1, : lengths[b]], lengths[b : b + 1])[0] for b in range(4)]
+    same(together, apart)
+    order = torch.tensor([2, 0, 3, 1])
+    same(search(f[order], lengths[order]), [together[i] for i in order])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_chunks_give_the_same_as_the_whole(seed, chunk):
+    model = transducer(seed, units=9)
+    search = everything(model, seed, 9, beam=6, lm_eos=True)
+    f, lengths = acoustics(seed, 13, batch=2), torch.tensor([13, 10])
+    stream = search.stream(2)
+    for start in range(0, 13, chunk):
+        part = f[:, start : start + chunk]
+        stream.feed(part, (lengths - start).clamp(0, part.shape[1]))
+        assert all(h.tokens is not None for h in stream.partial())
+    same(stream.finish(), search(f, lengths))
+
+
+def test_float32_finds_the_same_within_1e_4():
+    for seed in range(20):
+        options = TransducerOptions(beam=40, max_symbols=2)
+        results = []
+        for dtype in (torch.float64, torch.float32):
+            model = transducer(seed, units=4, dtype=dtype)
+            fusion = Fusion(language_model(seed, 4, dtype), TransducerInternalLM(model), FusionWeights(0.4, 0.3))
+            f = acoustics(seed, 5).to(dtype)
+            results.append(TransducerSearch(model, fusion, options)(f, torch.tensor([5]))[0][0])
+        assert results[0].tokens == results[1].tokens
+        assert results[0].score == pytest.approx(results[1].score, abs=1e-4)
+
+
+def test_bfloat16_runs_and_scores_in_float32():
+    model = transducer(1, units=6, dtype=torch.bfloat16)
+    search = everything(model, 1, 6, torch.bfloat16, beam=5)
+    (found,) = search(acoustics(1, 8).bfloat16(), torch.tensor([8]))
+    exact = transducer(1, units=6, dtype=torch.float32)
+    (reference,) = everything(exact, 1, 6, torch.float32, beam=5)(acoustics(1, 8).float(), torch.tensor([8]))
+    assert found[0].score == pytest.approx(reference[0].score, abs=0.3)
+
+
+class Forbidden:
+    """A scorer that must not be called."""
+
+    def __init__(self, tokens):
+        self.tokens, self.device = tokens, torch.device("cpu")
+
+    def start(self, n):
+        raise AssertionError("a scorer of weight 0 was called")
+
+    score = finish = start
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_zero_change_no_bit_and_call_no_scorer(seed):
+    model = transducer(seed, units=7, dtype=torch.float32)
+    f, lengths = acoustics(seed, 9, dtype=torch.float32), torch.tensor([9])
+    scorer = Forbidden(numbered_tokens(7, "attention"))
+    plain = TransducerSearch(model)(f, lengths)
+    fused = TransducerSearch(model, Fusion(scorer, scorer, FusionWeights()))(f, lengths)
+    assert [h.score for h in plain[0]] == [h.score for h in fused[0]]
+    assert [h.tokens for h in plain[0]] == [h.tokens for h in fused[0]]
+
+
+class Aloof:
+    """An internal LM that does not say whose it is, so that the search cannot share work with it."""
+
+    def __init__(self, scorer):
+        self.tokens, self.device = scorer.tokens, scorer.device
+        self.start, self.score, self.finish = scorer.start, scorer.score, scorer.finish
+
+
+def test_sharing_the_prediction_network_changes_nothing():
+    model = transducer(3, units=9)
+    f, lengths = acoustics(3, 12, batch=2), torch.tensor([12, 9])
+    weights = FusionWeights(0.0, 0.4)
+    shared = TransducerSearch(model, Fusion(None, TransducerInternalLM(model), weights))(f, lengths)
+    apart = TransducerSearch(model, Fusion(None, Aloof(TransducerInternalLM(model)), weights))(f, lengths)
+    same(shared, apart)
+
+
+class Counting:
+    """Counts the label sequences that a scorer is asked for."""
+
+    def __init__(self, scorer):
+        self.scorer, self.asked = scorer, []
+        self.tokens, self.device, self.start, self.finish = (
+            scorer.tokens,
+            scorer.device,
+            scorer.start,
+            scorer.finish,
+        )
+
+    def score(self, labels, state):
+        self.asked.append(len(labels))
+        return self.scorer.score(labels, state)
+
+
+def test_a_sequence_is_scored_once_and_never_on_blank():
+    """With room for every sequence, the LM is asked once for each that is ever extended, not once per frame."""
+    model, frames = transducer(5, units=3), 4
+    lm = Counting(language_model(5, 3))
+    options = TransducerOptions(beam=40, max_symbols=1)
+    TransducerSearch(model, Fusion(lm, None, FusionWeights(0.5)), options)(acoustics(5, frames), torch.tensor([frames]))
+    distinct = sum(2**length for length in range(1, frames))  # the longest ones are never extended
+    assert sum(lm.asked) == distinct
+
+
+def test_wider_beams_are_not_worse_on_average():
+    best = {}
+    for beam in (1, 4, 8, 25):
+        scores = []
+        for seed in range(30):
+            model = transducer(seed, units=12, dtype=torch.float32, spread=2.0)
+            search = everything(model, seed, 12, torch.float32, beam=beam)
+            (found,) = search(acoustics(seed, 10, dtype=torch.float32), torch.tensor([10]))
+            scores.append(found[0].score)
+        best[beam] = sum(scores) / len(scores)
+    assert list(best.values()) == sorted(best.values()), best
+
+
+def test_an_utterance_without_frames_is_the_empty_sequence():
+    model = transducer(0, units=5)
+    found = TransducerSearch(model)(acoustics(0, 3, batch=2), torch.tensor([3, 0]))
+    assert found[1][0].tokens == () and found[1][0].score == 0.0
+    assert len(found[0]) > 1
+    assert TransducerSearch(model)(acoustics(0, 3, batch=1)[:0], torch.zeros(0, dtype=torch.long)) == []
+
+
+def test_bad_options_and_scorers_are_named():
+    model = transducer(0, units=5)
+    with pytest.raises(BadInputError, match="beam must be a whole number of at least 1, got 0"):
+        TransducerOptions(beam=0)
+    with pytest.raises(BadInputError, match=r"nbest=9 cannot exceed beam=4"):
+        TransducerOptions(beam=4, nbest=9)
+    with pytest.raises(BadInputError, match="must not be negative"):
+        FusionWeights(subtracted=-0.1)
+    with pytest.raises(BadInputError, match="finite"):
+        FusionWeights(lm=float("nan"))
+    with pytest.raises(BadInputError, match="no lm scorer was given"):
+        Fusion(weights=FusionWeights(lm=0.2))
+    with pytest.raises(VocabularyMismatchError, match="5 tokens and the lm scorer 6"):
+        TransducerSearch(model, Fusion(language_model(0, 6), None, FusionWeights(0.2)))
+    with pytest.raises(BadInputError, match=r"expected acoustic terms of shape \(2, T, J\)"):
+        TransducerSearch(model).stream(2).feed(acoustics(0, 3))

@@ -22,8 +22,6 @@ def internal_lm(model: Any, acoustics: Tensor | None = None) -> TokenScorer:
     from ilme.ilm.check import check_audio_independent
     from ilme.ilm.transducer import TransducerInternalLM
 
-    scorer = (
-        TransducerInternalLM(model, acoustics) if hasattr(model, "join") else AttentionInternalLM(model, acoustics)
-    )
+    scorer = TransducerInternalLM(model, acoustics) if hasattr(model, "join") else AttentionInternalLM(model, acoustics)
     check_audio_independent(scorer, model)
     return scorer

@@ -1,4 +1,4 @@
-"""The paper's attention encoder-decoder: BLSTM encoder, location-aware additive attention, LSTM decoder (Section 2.2)."""
+"""The paper's attention encoder-decoder: BLSTM encoder, location-aware attention, LSTM decoder (Section 2.2)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class AED(nn.Module):
         return h, self.attend.key(h), padding
 
     def start(self, memory: Memory) -> tuple[Tensor, State]:
-        B, T = memory[2].shape
+        B = len(memory[2])
         rnn = self.rnn.zero_state(B)
         uniform = memory[2].softmax(-1)
         weights, context = self.attend(uniform, memory, rnn[0][:, -1])  # c_0, from h_dec_0 = 0
@@ -143,7 +143,10 @@ class AED(nn.Module):
 
 
 class LocationAttention(nn.Module):
-    """a_u = softmax_t vᵀ tanh(W_q h_dec_u + W_k h_enc_t + W_f (F ∗ a_{u−1})_t),  c_u = Σ_t a_{u,t} h_enc_t   (Eqs. 5, 6)."""
+    """Additive attention that knows where it looked last (Eqs. 5, 6).
+
+    a_u = softmax_t vᵀ tanh(W_q h_dec_u + W_k h_enc_t + W_f (F ∗ a_{u−1})_t),   c_u = Σ_t a_{u,t} h_enc_t
+    """
 
     def __init__(self, config: AEDConfig, width: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""The acoustic encoder of both networks: a stack of LSTM layers, as the paper has them, with the options small data needs."""
+"""The acoustic encoder of both networks: the paper's stack of LSTM layers, with the options that small data needs."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +65,7 @@ class LSTMEncoder(nn.Module):
         done = 0
         for block in self.blocks:
             x = block(x if done == 0 else self.dropout(x), lengths)
-            done += block.count
+            done += int(block.count)  # type: ignore[arg-type]
             if done == reduce_at:
                 x, lengths = _reduce_time(x, lengths, self.config.time_reduction)
         return x, lengths
@@ -79,7 +80,7 @@ def _plan(config: EncoderConfig) -> list[tuple[int, int]]:
         cuts.add(config.reduce_after)
     starts = sorted(cuts)
     plan = []
-    for start, end in zip(starts, starts[1:], strict=False):
+    for start, end in itertools.pairwise(starts):
         width = config.features if start == 0 else config.outputs
         if config.time_reduction > 1 and start == config.reduce_after:
             width *= config.time_reduction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LSTMState", "LSTMStack"]
+__all__ = ["LSTMStack", "LSTMState"]
 
 LSTMState = tuple[Tensor, Tensor]  # h and c, each (n, layers, hidden): the sequence first
 
@@ -24,7 +24,7 @@ class LSTMStack(nn.Module):
         return self.lstm(x)[0]  # type: ignore[no-any-return]
 
     def zero_state(self, n: int) -> LSTMState:
-        weight = self.lstm.weight_ih_l0
+        weight = next(self.lstm.parameters())
         zeros = torch.zeros(n, self.layers, self.hidden, device=weight.device, dtype=weight.dtype)
         return zeros, zeros
 

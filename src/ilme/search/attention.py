@@ -139,7 +139,7 @@ class AttentionSearch:
                     self._retire(results, order, ended, over)
                     keep = (~over).nonzero().squeeze(1)
                     order, limit = order[keep], limit[keep]
-                    open_, ended = (type(x)(*(y[keep] for y in x)) for x in (open_, ended))
+                    open_, ended = Open(*(x[keep] for x in open_)), Ended(*(x[keep] for x in ended))
                     memory, labels, parents = select(memory, keep), labels[keep], parents[keep]
                     rows, states = self._keep_utterances(rows, states, keep, K if step else 1)
             rows, states = self._step(memory, states, parents, labels)
@@ -157,7 +157,7 @@ class AttentionSearch:
         self, memory: State, states: tuple[State, State, State], parents: Tensor, labels: Tensor
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
         """Rows (B·K, V) of the sequences that are their parent (B, K), a place in the last step, and a label (B, K)."""
-        B, K = parents.shape
+        B = len(parents)
         places = self._places(states, B)
         index = (parents + torch.arange(B, device=parents.device)[:, None] * places).flatten()
         own, lm, sub = (select(state, index) for state in states)
@@ -191,9 +191,9 @@ class AttentionSearch:
         B = len(open_.asr)
         asr, lm, subtracted = rows
         gain = fuse(asr, lm, subtracted, 1.0, self.weights).view(B, -1, asr.shape[1])
-        end = fuse(
-            asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted), 0.0, self.weights
-        ).view(B, -1)
+        end = fuse(asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted), 0.0, self.weights).view(
+            B, -1
+        )
         if self.options.end_margin < math.inf:
             others = asr.clone()
             others[:, self.eos] = -torch.inf
@@ -237,7 +237,14 @@ class AttentionSearch:
         return open_, ended, parents, labels
 
     def _collect(
-        self, open_: Open, ended: Ended, rows: tuple[Tensor, ...], parents: Tensor, scores: Tensor, ends: Tensor, step: int
+        self,
+        open_: Open,
+        ended: Ended,
+        rows: tuple[Tensor, ...],
+        parents: Tensor,
+        scores: Tensor,
+        ends: Tensor,
+        step: int,
     ) -> Ended:
         """The N best of those ended before and those that end now."""
         B, M = parents.shape
@@ -256,10 +263,11 @@ class AttentionSearch:
         both = [torch.cat(pair, 1) for pair in zip(ended[:5], (rank, *parts, lengths), strict=True)]
         order = both[0].topk(ended.rank.shape[1], dim=1).indices
         labels = torch.cat([longer, taken.labels], 1).gather(1, order[:, :, None].expand(-1, -1, step))
-        return Ended(*(x.gather(1, order) for x in both), labels)
+        rank, asr, lm, subtracted, length = (x.gather(1, order) for x in both)
+        return Ended(rank, asr, lm, subtracted, length, labels)
 
     def _over(self, open_: Open, ended: Ended, step: int, limit: Tensor) -> Tensor:
-        """Which utterances (B,) are finished: at their limit, or with every open hypothesis far behind the best ended."""
+        """Which utterances (B,) are finished: at their limit, or with all open hypotheses far behind the best ended."""
         total = fuse(open_.asr, open_.lm, open_.subtracted, float(step + 1), self.weights)
         best_open = total.amax(1)
         scores = fuse(ended.asr, ended.lm, ended.subtracted, ended.length, self.weights)

@@ -123,7 +123,7 @@ class PrefixPool:
         self.used.scatter_(1, slots - self.base, self.clock)
 
     def place(self, hashes: Tensor, parents: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-        """Slots (B, K) for sequences that are their parent's slot (B, K) and one label longer; known ones keep theirs."""
+        """Slots (B, K) for sequences one label longer than their parents' slots (B, K); known ones keep theirs."""
         K = hashes.shape[1]
         same = hashes[:, :, None] == self.hashes[:, None, :]
         known = same.any(-1)

@@ -193,9 +193,7 @@ class TransducerStream:
         scale = 1 + self.weights.lm if self.options.blank_aware else 1
         return beam._replace(path=beam.path + scale * blank, asr=beam.asr + blank)
 
-    def _expand(
-        self, beam: Beam, rows: Tensor, logp: Tensor, blank: Tensor, floor: Tensor, live: Tensor
-    ) -> Beam:
+    def _expand(self, beam: Beam, rows: Tensor, logp: Tensor, blank: Tensor, floor: Tensor, live: Tensor) -> Beam:
         """The K best sequences (B, K) one label longer whose score is above the floor (B, 1)."""
         B, K = beam.path.shape
         slots = beam.slot.flatten()[rows]

@@ -1,0 +1,130 @@
+"""The networks: label by label gives what one pass gives, and padding changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ilme.errors import BadInputError
+from ilme.models import build, preset
+from ilme.models.aed import AED, AEDConfig
+from ilme.models.encoder import EncoderConfig, LSTMEncoder
+from ilme.models.rnnt import PRESETS, RNNT, RNNTConfig
+from ilme.testing import numbered_tokens
+
+
+def network(kind, dtype=torch.float64, **changes):
+    torch.manual_seed(0)
+    config = preset(kind, "tiny")
+    config = type(config)(**{**config.__dict__, **changes})
+    return build(kind, config, numbered_tokens(11, "transducer" if kind == "rnnt" else "attention")).to(dtype).eval()
+
+
+@pytest.mark.parametrize("prediction", ["lstm", "stateless"])
+@torch.no_grad()
+def test_prediction_step_by_step_equals_one_pass(prediction):
+    model = network("rnnt", prediction=prediction)
+    labels = torch.randint(1, 11, (3, 7))
+    g, state = model.start(3)
+    steps = [g]
+    for u in range(7):
+        g, state = model.predict(labels[:, u], state)
+        steps.append(g)
+    assert torch.allclose(torch.stack(steps, 1), model.predict_all(labels), atol=1e-12)
+
+
+def test_a_stateless_prediction_network_forgets():
+    model = network("rnnt", prediction="stateless", context=2)
+    a = model.predict_all(torch.tensor([[3, 4, 5, 6]]))
+    b = model.predict_all(torch.tensor([[7, 8, 5, 6]]))
+    assert torch.equal(a[:, 4], b[:, 4]) and not torch.equal(a[:, 3], b[:, 3])
+
+
+@torch.no_grad()
+def test_the_lm_step_by_step_equals_one_pass():
+    model = network("lm")
+    labels = torch.randint(1, 11, (3, 7))
+    rows, state = model.start(3)
+    steps = [rows]
+    for u in range(7):
+        rows, state = model.score(labels[:, u], state)
+        steps.append(rows)
+    inputs = torch.nn.functional.pad(labels, (1, 0), value=model.sos)
+    whole = model.output(model(inputs)).log_softmax(-1)
+    assert torch.allclose(torch.stack(steps, 1), whole, atol=1e-12)
+    assert torch.allclose(whole.exp().sum(-1), torch.ones(3, 8, dtype=whole.dtype))
+
+
+@pytest.mark.parametrize("filters", [0, 4])
+@torch.no_grad()
+def test_the_decoder_step_by_step_equals_one_pass(filters):
+    model = network("aed", filters=filters)
+    memory = model.encode(torch.randn(2, 9, 240).double(), torch.tensor([9, 6]))
+    labels = torch.randint(1, 11, (2, 5))
+    rows, state = model.start(memory)
+    steps = [rows]
+    for u in range(5):
+        rows, state = model.step(labels[:, u], state, memory)
+        steps.append(rows)
+    assert torch.allclose(torch.stack(steps, 1), model.decode_all(memory, labels).log_softmax(-1), atol=1e-12)
+
+
+@torch.no_grad()
+def test_attention_is_eqs_5_and_6():
+    model = network("aed")
+    memory = model.encode(torch.randn(1, 6, 240).double(), torch.tensor([6]))
+    h_enc = memory[0]
+    previous, h = torch.rand(1, 6).double().softmax(-1), torch.randn(1, 64).double()
+    attend = model.attend
+    location = torch.nn.functional.conv1d(previous[:, None], attend.filters.weight, padding=3)[0]
+    energy = [
+        (attend.energy.weight[0] @ torch.tanh(
+            attend.query.weight @ h[0] + attend.key.weight @ h_enc[0, t] + attend.key.bias
+            + attend.location.weight @ location[:, t]
+        )).item()
+        for t in range(6)
+    ]  # fmt: skip
+    weights, context = attend(previous, memory, h)
+    expected = torch.tensor(energy).softmax(-1).double()
+    assert torch.allclose(weights[0], expected, atol=1e-6)
+    assert torch.allclose(context[0], expected @ h_enc[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", [1, 2, 3])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("projection", [0, 7])
+@torch.no_grad()
+def test_padding_does_not_reach_the_encoder(reduction, bidirectional, projection):
+    torch.manual_seed(0)
+    config = EncoderConfig(
+        features=5,
+        hidden=6,
+        layers=3,
+        bidirectional=bidirectional,
+        projection=projection,
+        time_reduction=reduction,
+    )
+    encoder = LSTMEncoder(config).double().eval()
+    x = torch.randn(2, 11, 5).double()
+    whole, lengths = encoder(x, torch.tensor([11, 6]))
+    alone, alone_lengths = encoder(x[1:, :6], torch.tensor([6]))
+    assert whole.shape[-1] == config.outputs
+    assert lengths.tolist() == [-(-11 // reduction), -(-6 // reduction)] and alone_lengths[0] == lengths[1]
+    assert torch.allclose(whole[1, : lengths[1]], alone[0], atol=1e-12)
+
+
+def test_configs_that_cannot_be_built_are_named():
+    with pytest.raises(BadInputError, match="width must be odd"):
+        AEDConfig(width=30)
+    with pytest.raises(BadInputError, match="reduce_after=6"):
+        EncoderConfig(time_reduction=2, reduce_after=6)
+    with pytest.raises(BadInputError, match="'lstm' or 'stateless'"):
+        RNNTConfig(prediction="gru")
+    with pytest.raises(BadInputError, match="no preset 'huge'"):
+        preset("rnnt", "huge")
+    with pytest.raises(BadInputError, match="no network 'ctc'"):
+        preset("ctc", "tiny")
+    with pytest.raises(BadInputError, match="with a blank"):
+        RNNT(PRESETS["tiny"], numbered_tokens(5, "attention"))
+    with pytest.raises(BadInputError, match="with an eos"):
+        AED(AEDConfig(), numbered_tokens(5, "transducer"))
