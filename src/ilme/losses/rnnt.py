@@ -32,7 +32,7 @@ Activation = Literal["tanh", "relu"]
 # Posterior below which a cell is left out of the backward pass, by the number format of the tiles.
 SKIP_BELOW = {torch.float64: 0.0, torch.float32: 1e-8, torch.float16: 1e-6, torch.bfloat16: 1e-6}
 CPU_TILE_NUMBERS = 1 << 19  # logits of a tile: 2 MiB of float32, which a core's cache holds
-CUDA_TILE_CELLS = 8192  # enough rows that the matrix product fills the device
+CUDA_TILE_CELLS = 16384  # enough rows that the matrix product fills the device
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class _RnntLoss(torch.autograd.Function):
             if plan.triton:
                 from ilme.losses import rnnt_triton
 
-                loss, kept = rnnt_triton.forward_scores(blank, label, f_lengths, label_lengths)
+                loss, *kept = rnnt_triton.forward_scores(blank, label, f_lengths, label_lengths)
             else:
                 loss, *kept = lattice.forward_scores(blank, label, f_lengths, label_lengths)
         ctx.plan = plan

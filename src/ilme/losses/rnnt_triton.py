@@ -28,7 +28,7 @@ PAD_BIAS = -1e4  # the logit of outputs that only round V up: their probability 
 
 def forward_scores(
     blank: Tensor, label: Tensor, f_lengths: Tensor, label_lengths: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """log P(y|x) (B,), and α (B, T, U + 1) with the shifts of its rows (B, T)."""
     B, T, W = blank.shape
     alpha, shifts, loss = torch.zeros_like(blank), blank.new_zeros(B, T), blank.new_zeros(B)
@@ -46,7 +46,7 @@ def forward_scores(
         BLOCK=block,
         num_warps=_warps(block),
     )
-    return loss, (alpha, shifts)
+    return loss, alpha, shifts
 
 
 def arc_posteriors(

@@ -1,0 +1,91 @@
+"""Energies of location-aware additive attention, which are what an attention decoder's training step waits
+for.
+
+    energy(b, t) = Σ_a v_a tanh( K(b, t, a) + q(b, a) + Σ_f W_f(a, f) M(b, t, f) )          (Eq. 5)
+
+K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the
+step before. Written plainly, each label of the transcript stores two tensors of the size of K for the
+backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and makes the tanh again in
+the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["fused_energies_available", "location_energies"]
+
+FRAMES, UNITS = 32, 64
+
+
+def fused_energies_available(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def location_energies(
+    keys: Tensor, query: Tensor, moved: Tensor, location: Tensor, v: Tensor, *, fused: bool | None = None
+) -> Tensor:
+    """Energies (B, T) in float32.
+
+    Args:
+        keys: K (B, T, A).
+        query: q (B, A).
+        moved: M (B, T, F).
+        location: W_f (A, F).
+        v: (A,).
+        fused: Whether to run the kernels; None: wherever they can run.
+    """
+    if fused_energies_available(keys.device) if fused is None else fused:
+        if torch.is_autocast_enabled(keys.device.type):
+            dtype = torch.get_autocast_dtype(keys.device.type)
+            keys, query, moved, location = (x.to(dtype) for x in (keys, query, moved, location))
+        energies: Tensor = _FusedEnergies.apply(keys, query, moved, location, v)  # type: ignore[no-untyped-call]
+        return energies
+    z = keys + query[:, None] + torch.nn.functional.linear(moved, location)
+    return torch.nn.functional.linear(torch.tanh(z), v[None]).squeeze(-1).float()
+
+
+class _FusedEnergies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, keys: Tensor, query: Tensor, moved: Tensor, location: Tensor, v: Tensor) -> Tensor:
+        from ilme.losses import attention_kernels as kernels
+
+        keys, query, moved, location = (x.contiguous() for x in (keys, query, moved, location))
+        B, T, A = keys.shape
+        out = torch.empty(B, T, device=keys.device)
+        grid = (B, -(-T // FRAMES))
+        kernels.energy_kernel[grid](
+            keys, query, moved, location, v, out, T, A, moved.shape[2], **_shape(moved)
+        )
+        ctx.save_for_backward(keys, query, moved, location, v)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        from ilme.losses import attention_kernels as kernels
+
+        keys, query, moved, location, v = ctx.saved_tensors
+        (B, T, A), F = keys.shape, moved.shape[2]
+        blocks = -(-T // FRAMES)
+        dz, dmoved = torch.empty_like(keys), torch.empty_like(moved)
+        dquery, dv = (torch.empty(B, blocks, A, device=keys.device) for _ in range(2))
+        kernels.energy_gradient_kernel[(B, blocks)](
+            keys, query, moved, location, v, grads[0].contiguous(), dz, dmoved, dquery, dv, T, A, F, blocks,
+            **_shape(moved),
+        )  # fmt: skip
+        dlocation = torch.mm(dz.view(-1, A).t(), moved.view(-1, F))
+        return dz, dquery.sum(1).to(query.dtype), dmoved, dlocation, dv.sum((0, 1)).to(v.dtype)
+
+
+def _shape(moved: Tensor) -> dict[str, Any]:
+    filters = max(16, 1 << (moved.shape[2] - 1).bit_length())
+    return {"FILTERS": filters, "EXACT": moved.dtype == torch.float32, "FRAMES": FRAMES, "UNITS": UNITS}

@@ -1,0 +1,155 @@
+"""Options of a training run: what each field means, and which values make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ilme.errors import BadInputError
+
+__all__ = ["AedOptions", "LmOptions", "LoopOptions", "OptimiserOptions", "WarmStart"]
+
+
+@dataclass(frozen=True)
+class OptimiserOptions:
+    """AdamW and its learning rate.
+
+    Attributes:
+        rate: Peak learning rate.
+        warmup: Steps over which it rises from 0.
+        decay: How it falls afterwards: `cosine` or `linear` to `final` at the last step, `inverse_sqrt` with
+            √(warmup / step), or `constant`.
+        final: Share of the peak that is left at the last step.
+        beta1: Decay of AdamW's first moment.
+        beta2: Decay of AdamW's second moment.
+        weight_decay: On matrices; biases and LayerNorm are never decayed.
+        clip: Largest norm of the gradient; 0 leaves it as it is.
+        layer_rates: Factor of the learning rate by name pattern, such as {"encoder.*": 0.1}; the first match counts.
+        frozen: Name patterns of parameters that are not trained, such as ["encoder.*"].
+    """
+
+    rate: float = 1e-3
+    warmup: int = 500
+    decay: Literal["constant", "cosine", "linear", "inverse_sqrt"] = "cosine"
+    final: float = 0.02
+    beta1: float = 0.9
+    beta2: float = 0.98
+    weight_decay: float = 1e-3
+    clip: float = 5.0
+    layer_rates: dict[str, float] = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frozen", tuple(self.frozen))
+        if self.rate <= 0:
+            raise BadInputError(f"optimiser.rate must be positive, got {self.rate}")
+        if self.warmup < 0 or not 0 <= self.final <= 1:
+            raise BadInputError(f"optimiser.warmup={self.warmup} must be ≥ 0 and final={self.final} in 0..1")
+        if self.clip < 0 or self.weight_decay < 0:
+            raise BadInputError(f"optimiser.clip={self.clip}, weight_decay={self.weight_decay}: must be ≥ 0")
+        if any(factor < 0 for factor in self.layer_rates.values()):
+            raise BadInputError(f"optimiser.layer_rates must not be negative: {self.layer_rates}")
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """How long, how often, and when to stop.
+
+    Attributes:
+        steps: Updates of the weights.
+        accumulate: Batches whose gradients make one update.
+        precision: `bf16` (mixed), `fp32`, or `auto`: bf16 on a CUDA device.
+        average: Decay of the moving average of the weights (EMA), such as 0.999; 0 keeps none. Where there is one,
+            it is what is evaluated and saved as the model.
+        evaluate_every: Steps between evaluations on held-out data.
+        patience: Evaluations without a new best after which training stops; 0 never stops early.
+        save_every: Steps between checkpoints.
+        keep: Checkpoints that are kept, besides the best.
+        log_every: Steps between lines of the log.
+        ilm_every: Steps between measurements of the internal LM's perplexity; 0 makes none.
+        bad_steps: Skipped steps (a loss or gradient that is not finite) in a row after which training stops.
+        recompute: Parts whose activations are made again in the backward pass to save memory: `encoder`,
+            `decoder` (an AED's).
+        minutes: Stop, with a checkpoint, after so much time; 0 runs on. `--resume` goes on from there.
+        tensorboard: Also write event files, if the package is installed.
+        seed: Of weights, order, dropout and noise.
+    """
+
+    steps: int = 10_000
+    accumulate: int = 1
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    average: float = 0.0
+    evaluate_every: int = 500
+    patience: int = 0
+    save_every: int = 500
+    keep: int = 2
+    log_every: int = 20
+    ilm_every: int = 0
+    bad_steps: int = 20
+    recompute: tuple[str, ...] = ()
+    minutes: float = 0.0
+    tensorboard: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recompute", tuple(self.recompute))
+        for name in ("steps", "accumulate", "evaluate_every", "save_every", "keep", "log_every", "bad_steps"):
+            if getattr(self, name) < 1:
+                raise BadInputError(f"loop.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.average < 1:
+            raise BadInputError(f"loop.average must be at least 0 and less than 1, got {self.average}")
+        unknown = set(self.recompute) - {"encoder", "decoder"}
+        if unknown:
+            raise BadInputError(f"loop.recompute names {sorted(unknown)[0]!r}; there are encoder and decoder")
+
+
+@dataclass(frozen=True)
+class AedOptions:
+    """What only the attention encoder-decoder's loss has.
+
+    Attributes:
+        smoothing: Label smoothing.
+        sampling: Scheduled sampling: largest rate at which the decoder reads its own draws; 0.0001 in the paper.
+        sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
+        ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
+    """
+
+    smoothing: float = 0.1
+    sampling: float = 0.0
+    sampling_ramp: int = 0
+    ctc: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sampling <= 1 or self.ctc < 0:
+            raise BadInputError(f"aed.sampling={self.sampling} must be in 0..1 and aed.ctc={self.ctc} ≥ 0")
+
+
+@dataclass(frozen=True)
+class LmOptions:
+    """What only the language model's loss has.
+
+    Attributes:
+        loss: `ce`, full cross-entropy, or `nce`, noise-contrastive estimation (the paper's).
+        noise_samples: Noise tokens a batch for `nce`.
+        smoothing: Label smoothing for `ce`.
+    """
+
+    loss: Literal["ce", "nce"] = "ce"
+    noise_samples: int = 1024
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Weights to begin with.
+
+    Attributes:
+        model: A trained model (folder or file); None starts from fresh weights.
+        parts: Name patterns of the weights to take, such as ["encoder.*"].
+    """
+
+    model: str | None = None
+    parts: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
