@@ -242,6 +242,37 @@ def test_wider_beams_are_not_worse_on_average():
     assert list(best.values()) == sorted(best.values()), best
 
 
+def spiky(seed, units=30):
+    """A model that is sure of blank at most frames, as trained ones are, and its acoustics."""
+    model = transducer(seed, units, dtype=torch.float64, spread=1.0)
+    f = acoustics(seed, 40, batch=2) * 0.1
+    with torch.no_grad():
+        model.output.bias[0] = 9.0
+        model.output.weight[1:].mul_(6)
+        model.output.weight[0].mul_(0.2)
+    f[:, ::7] = acoustics(seed + 1, 6, batch=2) * 6
+    return model, f
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_blank_gate_saves_the_vocabulary_and_keeps_the_result(seed):
+    model, f = spiky(seed)
+    lengths = torch.tensor([40, 33])
+    exact = everything(model, seed, 30, beam=8)(f, lengths)
+    rows, join = [], model.join
+    model.join = lambda f, g: (rows.append(len(g)), join(f, g))[1]
+    plain = everything(model, seed, 30, beam=8)(f, lengths)
+    without, _ = sum(rows), rows.clear()
+    gated = everything(model, seed, 30, beam=8, blank_gate=0.02, shortlist=8)(f, lengths)
+    same(plain, exact)
+    assert sum(rows) < 0.7 * without
+    for a, b in zip(gated, exact, strict=True):
+        assert a[0].tokens == b[0].tokens
+        assert a[0].score == pytest.approx(b[0].score, abs=0.02)
+    whole = everything(model, seed, 30, beam=8, blank_gate=1e-9, shortlist=29)(f, lengths)
+    same(whole, exact, 1e-7)  # with every unit on the shortlist the estimate is exact
+
+
 def test_an_utterance_without_frames_is_the_empty_sequence():
     model = transducer(0, units=5)
     found = TransducerSearch(model)(acoustics(0, 3, batch=2), torch.tensor([3, 0]))

@@ -21,6 +21,7 @@ from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
 from ilme.models.lstm_lm import log_softmax
 from ilme.protocols import InternalLM, TokenScorer, Transducer
+from ilme.search.gate import BlankGate
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.prefixes import EMPTY, Lane, PrefixPool, RidingLane, extend_hash
 
@@ -37,6 +38,10 @@ class TransducerOptions:
         max_symbols: Most labels emitted at one frame.
         lm_eos: Add the scorers' end-of-sentence score after the last frame.
         blank_aware: Scale the external LM's view of blank: a label adds λ ln(1 − p_blank), blank adds λ ln p_blank.
+        blank_gate: Take a frame as blank for a hypothesis, without computing the vocabulary, when its log P(blank)
+            is estimated above −blank_gate (see `ilme.search.gate`); 0 computes everything. Used on CPU, where it
+            saves most of the work; scores then carry an error far below the gate at each frame.
+        shortlist: Output units that the estimate is made from.
     """
 
     beam: int = 25
@@ -44,14 +49,18 @@ class TransducerOptions:
     max_symbols: int = 3
     lm_eos: bool = False
     blank_aware: bool = False
+    blank_gate: float = 0.0
+    shortlist: int = 64
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("nbest", 0), ("max_symbols", 1)):
+        for name, least in (("beam", 1), ("nbest", 0), ("max_symbols", 1), ("shortlist", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.nbest > self.beam:
             raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
+        if not 0 <= self.blank_gate < math.inf:
+            raise BadInputError(f"blank_gate must be a finite number of at least 0, got {self.blank_gate!r}")
 
 
 class Beam(NamedTuple):
@@ -143,8 +152,11 @@ class TransducerStream:
         if lengths is not None:
             active = torch.arange(f.shape[1], device=self.device) < lengths.to(self.device)[:, None]
         last = f.shape[1] if f.is_cuda or lengths is None else int(lengths.max()) if len(lengths) else 0
+        gate = None
+        if self.options.blank_gate and last and not f.is_cuda:
+            gate = BlankGate(self.search.model, f[:, :last], self.options.blank_gate, self.options.shortlist)
         for t in range(last):
-            self._advance(f[:, t], active[:, t])
+            self._advance(f[:, t], active[:, t], gate, t)
             self.frame += 1
 
     def partial(self) -> list[Hypothesis]:
@@ -164,16 +176,15 @@ class TransducerStream:
         """The fused score (B, K)."""
         return fuse(beam.path, beam.lm, beam.subtracted, beam.length, self.weights)
 
-    def _advance(self, f: Tensor, active: Tensor) -> None:
-        """One frame: f (B, J); an utterance that is not active (B,) keeps its beam."""
+    def _advance(self, f: Tensor, active: Tensor, gate: BlankGate | None, t: int) -> None:
+        """One frame: f (B, J), the t-th of the gate's; an utterance that is not active (B,) keeps its beam."""
         open_, done = self.beam, None
         live = active[:, None]
         for symbols in range(self.options.max_symbols + 1):
-            rows, logp = self._join(f, open_, live)
-            blank = self._scatter(logp[:, self.search.model.tokens.blank], rows, open_, 0.0)
+            rows, logp, blank = self._join(f, open_, live, gate, t)
             closed = self._take_blank(open_, blank)
             done = closed if done is None else _merge(done, closed)
-            if symbols == self.options.max_symbols:
+            if symbols == self.options.max_symbols or not len(rows):
                 break
             floor = self._floor(done)
             open_ = self._expand(open_, rows, logp, blank, floor, live)
@@ -182,11 +193,25 @@ class TransducerStream:
         self.beam = self._best(done, self.options.beam)  # type: ignore[arg-type]
         self.pool.touch(self.beam.slot)
 
-    def _join(self, f: Tensor, beam: Beam, live: Tensor) -> tuple[Tensor, Tensor]:
-        """log P(· | t, y) (m, V) of the m places (of B·K) that are in use, and which these are."""
+    def _join(
+        self, f: Tensor, beam: Beam, live: Tensor, gate: BlankGate | None, t: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Which m places (of B·K) may emit a label, their log P(· | t, y) (m, V), and log P(blank) (B, K) of all."""
+        model = self.search.model
         rows = self._rows((beam.path > -torch.inf) & live)
+        utterances = rows // beam.path.shape[1]
         g = self.g.read(beam.slot.flatten()[rows], self.pool.labels)
-        return rows, log_softmax(self.search.model.join(f[rows // beam.path.shape[1]], g))
+        blank = torch.zeros_like(beam.path)
+        if gate is not None:
+            estimate = gate.log_blank(t, utterances, f[utterances], g)
+            sure = estimate > -gate.threshold
+            blank.view(-1)[rows[sure]] = estimate[sure].to(blank.dtype)
+            rows, utterances, g = rows[~sure], utterances[~sure], g[~sure]
+            if not len(rows):
+                return rows, blank.new_zeros(0, len(model.tokens)), blank
+        logp = log_softmax(model.join(f[utterances], g))
+        blank.view(-1)[rows] = logp[:, model.tokens.blank].to(blank.dtype)
+        return rows, logp, blank
 
     def _take_blank(self, beam: Beam, blank: Tensor) -> Beam:
         """y ends this frame: only the transducer speaks (Eq. 27), unless blank-aware."""
@@ -260,11 +285,6 @@ class TransducerStream:
         if wanted.is_cuda:
             return torch.arange(wanted.numel(), device=wanted.device)
         return wanted.flatten().nonzero().squeeze(1)
-
-    def _scatter(self, values: Tensor, rows: Tensor, beam: Beam, fill: float) -> Tensor:
-        out = torch.full_like(beam.path, fill)
-        out.view(-1)[rows] = values.to(out.dtype)
-        return out
 
     def _score_end(self, beam: Beam) -> Beam:
         slots = beam.slot.flatten()
