@@ -20,11 +20,16 @@ from ilme.errors import IlmeError
 
 # name: (module:function, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
     "info": ("ilme.commands.info:info", "parameters of a network, by component"),
     "perplexity": (
         "ilme.commands.perplexity:perplexity",
         "how well an LM, or a model's internal LM, predicts a text",
     ),
+    "data import": ("ilme.commands.data:import_corpus", "read and check a speech corpus, write Lhotse cuts"),
+    "data show": ("ilme.commands.data:show", "hours, speakers, words, lengths, and what looks wrong"),
+    "data split": ("ilme.commands.data:split", "split cuts by speaker, call or chapter"),
+    "data shard": ("ilme.commands.data:shard", "pack cuts and their audio into Lhotse Shar shards"),
 }
 
 

@@ -182,9 +182,7 @@ def test_bad_calls_are_named_errors() -> None:
 
 
 def test_rows_too_short_for_a_vector_have_length_zero_in_a_padded_batch() -> None:
-    features, lengths = Frontend(FrontendConfig())(
-        torch.zeros(3, 4000), [0, PLAIN.shortest - 1, PLAIN.shortest]
-    )
+    features, lengths = Frontend(FrontendConfig())(torch.zeros(3, 4000), [0, PLAIN.shortest - 1, PLAIN.shortest])
     assert lengths.tolist() == [0, 0, 1]
     assert features.isfinite().all()
     features, lengths = Frontend(FrontendConfig())(torch.zeros(1, 0), [0])

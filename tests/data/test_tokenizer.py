@@ -90,9 +90,7 @@ def test_training_does_not_depend_on_the_number_of_threads(tokenizer: SentencePi
     assert SentencePieceTokenizer.train(LINES, 80, threads=2).tokens == tokenizer.tokens
 
 
-def test_it_survives_files_json_and_worker_processes(
-    tokenizer: SentencePieceTokenizer, tmp_path: Path
-) -> None:
+def test_it_survives_files_json_and_worker_processes(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "bpe.model")
     text = LINES[7]
     for other in (

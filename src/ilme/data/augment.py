@@ -76,9 +76,9 @@ class Augmenter:
             speech: Cuts that babble is made of.
         """
         self._config, self._rate, self._seed = config, rate, seed
-        if config.babble and not speech:
+        self._speech = [cut for cut in speech if cut.duration >= _SHORTEST_PIECE] if config.babble else []
+        if config.babble and not self._speech:
             raise BadInputError("babble needs cuts of speech, and there are none")
-        self._speech = list(speech) if config.babble else []
         self._noises = self._cuts(config.noises, coloured_noise(rate, seed)) if config.noise else []
         self._rooms = self._cuts(config.rooms, synthetic_rooms(rate, seed)) if config.reverberation else []
 
@@ -117,7 +117,7 @@ class Augmenter:
         length, filled = cut.duration, 0.0
         while length - filled > _SHORTEST_PIECE:
             piece = draw.choice(pool)
-            if (piece.id == other_than and len(pool) > 1) or piece.duration < _SHORTEST_PIECE:
+            if piece.id == other_than and len(pool) > 1:
                 continue
             piece = self._at_rate(piece).drop_supervisions()
             wanted = length - filled

@@ -144,9 +144,7 @@ def read_commonvoice(source: Path) -> Iterator[Utterance]:
         rows = _lines(table)
         header = next((line for _, line in rows if isinstance(line, str)), "").split("\t")
         if not {"path", "sentence"} <= set(header):
-            raise BadInputError(
-                f"{table} has no columns 'path' and 'sentence'; its first line is {header[:8]}"
-            )
+            raise BadInputError(f"{table} has no columns 'path' and 'sentence'; its first line is {header[:8]}")
         for number, line in rows:
             if isinstance(line, Utterance):
                 yield line
@@ -194,9 +192,7 @@ def read_kaldi(folder: Path) -> Iterator[Utterance]:
             )
         audio = None if location is None else _relative(folder, location)
         fields = {} if whole else {"recording": recording}
-        return Utterance(
-            name, audio, texts.get(name), speakers.get(name), start, duration, whole, fields, problem
-        )
+        return Utterance(name, audio, texts.get(name), speakers.get(name), start, duration, whole, fields, problem)
 
     if (folder / "segments").is_file():
         for name, rest in _pairs(folder / "segments", unreadable):
@@ -260,9 +256,7 @@ def _nemo_entry(manifest: Path, number: int, line: str) -> Utterance:
     start = _number(offset) or 0.0
     name = str(row.pop("id", "")) or Path(location).stem + (f"-{round(1000 * start):08d}" if start else "")
     speaker = row.pop("speaker", None)
-    fields = {
-        key: str(value) for key, value in row.items() if isinstance(value, str | int | float) and value != ""
-    }
+    fields = {key: str(value) for key, value in row.items() if isinstance(value, str | int | float) and value != ""}
     return Utterance(
         name,
         _relative(manifest.parent, location),
@@ -356,9 +350,7 @@ def _clip_durations(path: Path) -> dict[str, float]:
 
 
 def _audio_files(folder: Path) -> list[Path]:
-    return sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file()
-    )
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
 
 
 def _audio_named(stem: Path) -> Path:

@@ -168,9 +168,7 @@ class Frontend:
         """
         if isinstance(audio, Tensor) and audio.dim() == 2:
             if rate not in (None, self.config.rate):
-                raise BadInputError(
-                    f"a padded batch must be at {self.config.rate} Hz, not {rate}; pass a list"
-                )
+                raise BadInputError(f"a padded batch must be at {self.config.rate} Hz, not {rate}; pass a list")
             if lengths is None:
                 lengths = torch.full((audio.size(0),), audio.size(1))
             return self.from_waveforms(audio, torch.as_tensor(lengths))
@@ -208,9 +206,7 @@ class Frontend:
         if len(samples) < self.config.shortest:
             name = "an array" if is_array else str(item)
             found, needed = len(samples) / self.config.rate, self.config.shortest / self.config.rate
-            raise AudioError(
-                "too short", f"{name} lasts {found:.4f} s; a feature vector takes {needed:.4f} s"
-            )
+            raise AudioError("too short", f"{name} lasts {found:.4f} s; a feature vector takes {needed:.4f} s")
         return torch.from_numpy(samples)
 
     def _normalise(self, mel: Tensor, frames: Tensor) -> Tensor:

@@ -113,9 +113,7 @@ def import_corpus(
         for done, outcome in enumerate(_checked(found, checks, workers), start=1):
             if isinstance(outcome, Rejected):
                 if strict:
-                    raise BadInputError(
-                        f"{outcome.id}: {outcome.reason}: {outcome.detail} (--strict stops here)"
-                    )
+                    raise BadInputError(f"{outcome.id}: {outcome.reason}: {outcome.detail} (--strict stops here)")
                 files.write("rejected.jsonl", asdict(outcome))
                 reasons[outcome.reason] += 1
             else:
@@ -205,28 +203,20 @@ def _text_problem(utterance: Utterance) -> tuple[str, str] | None:
     return None
 
 
-def _audio_problem(
-    utterance: Utterance, samples: Samples, rate: int, checks: Checks
-) -> tuple[str, str] | None:
+def _audio_problem(utterance: Utterance, samples: Samples, rate: int, checks: Checks) -> tuple[str, str] | None:
     """Why these samples (channels, N) of the whole file are not the utterance's audio, or None."""
     part = _segment(utterance, samples, rate)
     seconds = part.shape[1] / rate
     whole, stated = samples.shape[1] / rate, utterance.duration
     if utterance.start < 0 or (not utterance.whole_file and stated is not None and stated <= 0):
         return "bad segment", f"it starts at {utterance.start} s and lasts {stated} s"
-    if not utterance.whole_file and (
-        utterance.start >= whole or utterance.start + (stated or 0) > whole * 1.05 + 0.05
-    ):
+    if not utterance.whole_file and (utterance.start >= whole or utterance.start + (stated or 0) > whole * 1.05 + 0.05):
         return "bad segment", f"{utterance.start} s + {stated} s is past the end of the file at {whole:.3f} s"
     if not seconds >= max(checks.shortest, 1 / rate):
         return "too short", f"it lasts {seconds:.4f} s; at least {checks.shortest} s are needed"
     if checks.longest and seconds > checks.longest:
         return "too long", f"it lasts {seconds:.1f} s; at most {checks.longest} s are wanted"
-    if (
-        utterance.whole_file
-        and stated is not None
-        and abs(stated - seconds) > checks.duration_error * seconds
-    ):
+    if utterance.whole_file and stated is not None and abs(stated - seconds) > checks.duration_error * seconds:
         return "wrong duration", f"{stated} s are stated and {seconds:.3f} s are there"
     if not np.isfinite(part).all():
         return "not finite", "some samples are NaN or infinite"
