@@ -16,6 +16,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.arpa import NEVER, Arpa, Units, read_arpa
 from ilme.nest import State
 from ilme.tokens import Tokens
+
+if TYPE_CHECKING:
+    from ilme.lm.kenlm_binary import KenLMScorer
 
 __all__ = ["NGramScorer", "lm_tokens", "load_ngram"]
 
@@ -84,9 +88,7 @@ def build_automaton(arpa: Arpa) -> Automaton:
         backoff, shorter = backoff[:1], shorter[:1]
     for table in arpa.tables[1:]:
         if (table.words[:, 1:] == arpa.start).any():
-            raise BadInputError(
-                "an n-gram has the sentence start after another word; the start can only come first"
-            )
+            raise BadInputError("an n-gram has the sentence start after another word; the start can only come first")
         highest = table.words.shape[1] == order
         parent = _nodes(table.words[:, :-1], key, width)
         new_key = parent * width + table.words[:, -1]
@@ -325,9 +327,7 @@ class NGramScorer:
             with safe_open(path, "numpy") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("format") != FORMAT:
-                    raise CheckpointError(
-                        f"{path} is not an n-gram model: its format is {metadata.get('format')!r}"
-                    )
+                    raise CheckpointError(f"{path} is not an n-gram model: its format is {metadata.get('format')!r}")
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = json.loads(metadata["ngram"])
             tokens = Tokens.from_json(header["tokens"])
@@ -338,9 +338,7 @@ class NGramScorer:
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(
-                f"{path} is damaged or of another version: {error}; write it again"
-            ) from error
+            raise CheckpointError(f"{path} is damaged or of another version: {error}; write it again") from error
 
 
 def load_ngram(
@@ -349,12 +347,12 @@ def load_ngram(
     units: Units | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> NGramScorer:
-    """An n-gram scorer from an ARPA file (.arpa, .arpa.gz, .lm) or from what `NGramScorer.save` wrote
-    (.safetensors).
+) -> NGramScorer | KenLMScorer:
+    """An n-gram scorer from a file, whose kind its name tells.
 
-    For an ARPA file the inventory is `tokens`, or the file NAME.tokens.json that `ilme ngram train` leaves
-    beside it.
+    `.safetensors` is what `NGramScorer.save` wrote; `.bin`, `.binary` and `.klm` are KenLM binaries; all
+    else is read as ARPA. For the last two the inventory is `tokens`, or the file NAME.tokens.json that
+    `ilme ngram train` leaves beside the model.
     """
     path = Path(path)
     if path.suffix == ".safetensors":
@@ -364,4 +362,8 @@ def load_ngram(
         if not beside.is_file():
             raise BadInputError(f"{path} names no inventory: give the tokens, or put {beside.name} beside it")
         tokens = Tokens.from_json(json.loads(beside.read_text(encoding="utf-8")))
+    if path.suffix in (".bin", ".binary", ".klm"):
+        from ilme.lm.kenlm_binary import KenLMScorer
+
+        return KenLMScorer(path, tokens, units or "ids", device, dtype)
     return NGramScorer.from_arpa(path, tokens, units, device, dtype)
