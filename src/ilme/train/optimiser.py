@@ -19,10 +19,10 @@ __all__ = ["MovingAverage", "freeze", "learning_rate", "make_optimiser", "set_ra
 def learning_rate(step: int, steps: int, options: OptimiserOptions) -> float:
     """The rate of update `step` (the first is 1) of `steps`.
 
-        rise:         peak · step / warmup
-        linear:       peak · (1 − (1 − final) x),            x = (step − warmup) / (steps − warmup)
-        cosine:       peak · (final + (1 − final) (1 + cos πx) / 2)
-        inverse_sqrt: peak · √(warmup / step)
+    rise:         peak · step / warmup
+    linear:       peak · (1 − (1 − final) x),            x = (step − warmup) / (steps − warmup)
+    cosine:       peak · (final + (1 − final) (1 + cos πx) / 2)
+    inverse_sqrt: peak · √(warmup / step)
     """
     if step <= options.warmup:
         return options.rate * step / options.warmup
@@ -104,7 +104,8 @@ def _names(model: nn.Module) -> str:
 
 
 class MovingAverage:
-    """Exponential moving average of the trained weights: m ← m + (1 − d_n) (w − m),  d_n = min(d, (1 + n) / (10 + n)).
+    """Exponential moving average of the trained weights: m ← m + (1 − d_n) (w − m),  d_n = min(d, (1 + n) /
+    (10 + n)).
 
     The ramp of d_n keeps the first, random weights out of the average.
     """

@@ -2,9 +2,9 @@
 
     OUT/checkpoints/step-00001000/   weights, optimiser, average (safetensors) and state.json, written last
 
-A checkpoint is written in a folder with another name and moved to its place when it is complete and on the disk, so
-a reader finds whole ones only, whenever the writer was killed. Random numbers need no file: those of a step are
-drawn from (seed, step, rank), which state.json holds.
+A checkpoint is written in a folder with another name and moved to its place when it is complete and on the
+disk, so a reader finds whole ones only, whenever the writer was killed. Random numbers need no file: those
+of a step are drawn from (seed, step, rank), which state.json holds.
 """
 
 from __future__ import annotations
@@ -121,9 +121,13 @@ class Snapshots:
             progress = Progress(**state.pop("progress"))
             sizes = state.pop("files")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is not a whole checkpoint: {error!r}; remove it to use the one before") from error
+            raise CheckpointError(
+                f"{path} is not a whole checkpoint: {error!r}; remove it to use the one before"
+            ) from error
         if state.pop("version", None) != VERSION:
-            raise CheckpointError(f"{path} has another format version than {VERSION}; resume it with the ilme that wrote it")
+            raise CheckpointError(
+                f"{path} has another format version than {VERSION}; resume it with the ilme that wrote it"
+            )
         for name, size in sizes.items():
             found = (path / name).stat().st_size if (path / name).is_file() else 0
             if found != size:

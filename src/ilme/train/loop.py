@@ -1,0 +1,388 @@
+"""The training loop, on Lightning Fabric: placement, precision and processes are Fabric's, the order of
+things is here.
+
+A step: draw `accumulate` batches; loss / units, where units are counted over all batches and processes;
+clip; update; average. All random numbers of step n on rank r come from (seed, n, r), so a run that is killed
+and resumed makes the same ones as a run that is not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ilme.errors import BadInputError, CheckpointError, IlmeError, MissingExtraError
+from ilme.train.journal import Journal, draw_curves
+from ilme.train.objectives import Objective, recompute_encoder
+from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate
+from ilme.train.options import LoopOptions, OptimiserOptions
+from ilme.train.snapshots import Progress, Snapshots, optimiser_tensors, restore_optimiser
+from ilme.train.sources import BatchSource, endless
+
+__all__ = ["Trainer", "TrainingStoppedError", "make_fabric"]
+
+
+class TrainingStoppedError(IlmeError):
+    """Training cannot go on; the message says why and what is saved."""
+
+
+def make_fabric(precision: str = "auto") -> Any:
+    """Fabric for this process: alone, or one of those that torchrun started."""
+    Fabric = _fabric_class()
+    local, world = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("WORLD_SIZE", 1))
+    cuda = torch.cuda.is_available()
+    if precision == "auto":
+        precision = "bf16" if cuda else "fp32"
+    fabric = Fabric(
+        accelerator="cuda" if cuda else "cpu",
+        devices=local,
+        num_nodes=max(1, world // local),
+        strategy="ddp" if world > 1 else "auto",
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def _fabric_class() -> Any:
+    """Fabric comes as a package of its own, or inside `lightning`."""
+    for package in ("lightning_fabric", "lightning.fabric"):
+        try:
+            return importlib.import_module(package).Fabric
+        except ImportError:
+            continue
+    raise MissingExtraError("lightning-fabric", "train")
+
+
+@dataclass
+class _Step:
+    """What one step gave: summed loss per unit and gradient norm, both finite if the weights were updated."""
+
+    loss: float
+    gradient: float
+    hours: float
+    ids: list[str]
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.gradient)
+
+
+class Trainer:
+    """Trains one network.
+
+    Args:
+        out: Folder of the run: checkpoints/, metrics.jsonl, curves.png, and what `export` writes.
+        objective: The network with its loss.
+        source: Training batches of this rank.
+        held_out: Makes the held-out batches of this rank anew; None: no evaluation.
+        loop: How long, how often.
+        optimiser: Learning rate and the like.
+        export: Writes the finished model; called with the averaged weights in place, at each new best.
+        perplexity: Internal-LM perplexities by name, measured every `loop.ilm_every` steps.
+        fabric: From `make_fabric`.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        objective: Objective,
+        source: BatchSource,
+        held_out: Callable[[], Iterable[Any]] | None,
+        loop: LoopOptions,
+        optimiser: OptimiserOptions,
+        export: Callable[[Any], Any],
+        perplexity: Callable[[Any], dict[str, float]] | None = None,
+        fabric: Any = None,
+    ) -> None:
+        self.out, self.source, self.held_out, self.loop, self.rates = out, source, held_out, loop, optimiser
+        self.export, self.perplexity = export, perplexity
+        self.fabric = fabric or make_fabric(loop.precision)
+        self.objective = objective
+        freeze(objective.model, optimiser.frozen)
+        if "encoder" in loop.recompute:
+            recompute_encoder(objective.model)
+        made = make_optimiser(objective.model, optimiser)
+        self.wrapped, self.optimiser = self.fabric.setup(objective, made)
+        self._inner = getattr(self.optimiser, "optimizer", self.optimiser)
+        self._names = {id(p): name for name, p in objective.model.named_parameters()}
+        self._trained = [p for p in objective.model.parameters() if p.requires_grad]
+        self.average = MovingAverage(objective.model, loop.average) if loop.average else None
+        self.snapshots = Snapshots(out, loop.keep)
+        self.progress = Progress(seed=loop.seed)
+        self._stop_asked = False
+
+    # -- the run ------------------------------------------------------------------------------------------------
+
+    def run(self, resume: bool = False) -> Progress:
+        """Trains until the last step, an early stop, the time limit or SIGTERM; the model is exported at the end."""
+        self._begin(resume)
+        previous = signal.signal(signal.SIGTERM, self._on_sigterm)
+        title = f"train {self.objective.model.kind}"
+        journal = Journal(
+            self.out, self.progress.step, self.loop.steps, self.fabric.is_global_zero, self.loop.tensorboard, title
+        )
+        try:
+            with journal:
+                self._train(journal)
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+        if self.fabric.is_global_zero:
+            draw_curves(journal.path, self.out / "curves.png")
+        return self.progress
+
+    def _begin(self, resume: bool) -> None:
+        newest = self.snapshots.newest()
+        if newest is not None and not resume:
+            raise BadInputError(
+                f"{self.out} holds a run ({newest.name}): add --resume to go on, or give another folder"
+            )
+        if newest is not None:
+            self._restore(newest)
+
+    def _train(self, journal: Journal) -> None:
+        progress, loop = self.progress, self.loop
+        batches = endless(self.source)
+        started, shown_at, shown_hours = time.monotonic(), time.monotonic(), progress.hours
+        before, first = progress.seconds, progress.step
+        losses: list[float] = []
+        while progress.step < loop.steps:
+            progress.step += 1
+            done = self._step(batches)
+            progress.seconds = before + time.monotonic() - started
+            progress.hours += done.hours
+            if done.finite:
+                progress.bad_in_a_row = 0
+                losses.append(done.loss)
+            else:
+                self._note_bad(done, journal)
+            step = progress.step
+            if step % loop.log_every == 0 or step == loop.steps:
+                now = time.monotonic()
+                speed = (progress.hours - shown_hours) / max(1e-9, now - shown_at)
+                pace = (now - started) / max(1, step - first)
+                mean = sum(losses) / len(losses) if losses else math.nan
+                journal.show(step, mean, speed, pace * (loop.steps - step))
+                values = {"loss": mean, "rate": self._rate(step), "gradient": done.gradient,
+                          "epoch": self.source.state_dict().get("epoch", 0),
+                          "seconds": round(progress.seconds, 3), "hours_per_second": speed}  # fmt: skip
+                journal.write(step, progress.hours, {k: v for k, v in values.items() if math.isfinite(v)})
+                losses, shown_at, shown_hours = [], now, progress.hours
+            if self._after_step(journal, started):
+                return
+
+    def _after_step(self, journal: Journal, started: float) -> bool:
+        """Evaluation, perplexity, checkpoints; whether training is over."""
+        progress, loop = self.progress, self.loop
+        step, last = progress.step, progress.step == loop.steps
+        over_time = loop.minutes > 0 and time.monotonic() - started > 60 * loop.minutes
+        stop = self._agreed(self._stop_asked or over_time)
+        if loop.ilm_every and self.perplexity is not None and (step % loop.ilm_every == 0 or last):
+            self._with_average(lambda: journal.write(step, progress.hours, self.perplexity(self.objective.model)))  # type: ignore[misc]
+        early = False
+        if step % loop.evaluate_every == 0 or last:
+            early = self._evaluate(journal)
+        if step % loop.save_every == 0 or last or stop or early:
+            self._save(journal, must=last or stop or early)
+        if self.held_out is None and (last or stop):
+            self._export()
+        if early:
+            journal.say(f"stopped early at step {step}: nothing was better than step {progress.best_step}")
+        elif stop and not last:
+            why = "time is up" if over_time else "asked to stop"
+            journal.say(f"{why}: saved at step {step}; add --resume to go on")
+        return stop or early
+
+    def _agreed(self, mine: bool) -> bool:
+        """Whether any process wants to stop; all of them must, at the same step."""
+        if self.fabric.world_size == 1:
+            return mine
+        flag = torch.tensor(float(mine), device=self.fabric.device)
+        return bool(self.fabric.all_reduce(flag, reduce_op="sum") > 0)
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def _rate(self, step: int) -> float:
+        return learning_rate(step, self.loop.steps, self.rates)
+
+    def _step(self, batches: Any) -> _Step:
+        loop, step = self.loop, self.progress.step
+        torch.manual_seed((loop.seed * 1_000_003 + step) * 4099 + self.fabric.global_rank)
+        self.objective.at_step(step)
+        self.wrapped.train()
+        drawn = [next(batches).to(self.fabric.device) for _ in range(loop.accumulate)]
+        units = torch.stack([self.objective.units(b) for b in drawn]).sum().double()
+        if self.fabric.world_size > 1:
+            units = self.fabric.all_reduce(units, reduce_op="sum")
+        scale = (self.fabric.world_size / units).float()
+        total = torch.zeros((), device=self.fabric.device)
+        for i, batch in enumerate(drawn):
+            last = i + 1 == len(drawn)
+            with self.fabric.no_backward_sync(self.wrapped, enabled=not last):
+                loss: Tensor = self.wrapped(*self.objective.inputs(batch)) * scale
+                self.fabric.backward(loss)
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self._trained, self.rates.clip or math.inf)
+        seen = torch.tensor(sum(b.seconds for b in drawn) / 3600, device=self.fabric.device, dtype=torch.float64)
+        bad_here = not math.isfinite(float(total)) if self.fabric.world_size > 1 else False
+        if self.fabric.world_size > 1:
+            total = self.fabric.all_reduce(total, reduce_op="mean")
+            seen = self.fabric.all_reduce(seen, reduce_op="sum")
+        loss_value, norm_value = torch.stack([total.float(), norm.float()]).tolist()
+        ids = [i for b in drawn for i in b.ids]
+        done = _Step(loss_value, norm_value, float(seen), ids if bad_here or self.fabric.world_size == 1 else [])
+        if done.finite:
+            set_rate(self._inner, self._rate(step))
+            self.optimiser.step()
+            if self.average is not None:
+                self.average.update()
+        self.optimiser.zero_grad()
+        return done
+
+    def _note_bad(self, done: _Step, journal: Journal) -> None:
+        """Writes out the batch of a step that was skipped; after too many in a row, stops."""
+        progress = self.progress
+        progress.bad_in_a_row += 1
+        progress.bad_total += 1
+        row = {"step": progress.step, "loss": str(done.loss), "gradient": str(done.gradient), "ids": done.ids}
+        if done.ids:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with (self.out / "skipped.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        journal.say(f"step {progress.step} skipped: loss {done.loss}, gradient norm {done.gradient}; see skipped.jsonl")
+        if progress.bad_in_a_row >= self.loop.bad_steps:
+            last = self.snapshots.newest()
+            raise TrainingStoppedError(
+                f"{progress.bad_in_a_row} steps in a row had a loss or gradient that is not finite (the last at step "
+                f"{progress.step}, loss {done.loss}, gradient norm {done.gradient}); their batches are listed in "
+                f"{self.out / 'skipped.jsonl'}. Lower optimiser.rate or look at that data; the last checkpoint is "
+                f"{last or 'none'}"
+            )
+
+    # -- evaluation, checkpoints --------------------------------------------------------------------------------
+
+    def _with_average(self, action: Callable[[], Any]) -> Any:
+        """Does something while the averaged weights are in place."""
+        if self.average is None:
+            return action()
+        self.average.swap()
+        try:
+            return action()
+        finally:
+            self.average.swap()
+
+    def _evaluate(self, journal: Journal) -> bool:
+        """Held-out loss per unit; exports a new best; whether to stop early."""
+        if self.held_out is None:
+            return False
+        progress = self.progress
+        loss = self._with_average(self._held_out_loss)
+        better = progress.best is None or loss < progress.best
+        if better:
+            progress.best, progress.best_step, progress.since_best = loss, progress.step, 0
+            self._export()
+        else:
+            progress.since_best += 1
+        journal.write(progress.step, progress.hours, {"held_out_loss": loss, "best": progress.best})
+        journal.say(f"step {progress.step}: held-out loss {loss:.4f}{', the best so far' if better else ''}")
+        return self.loop.patience > 0 and progress.since_best >= self.loop.patience
+
+    @torch.no_grad()
+    def _held_out_loss(self) -> float:
+        self.wrapped.eval()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
+        for batch in self.held_out() if self.held_out else ():
+            batch = batch.to(self.fabric.device)
+            # Not through the wrapper: ranks may hold different numbers of batches.
+            with self.fabric.autocast():
+                sums[0] += self.objective(*self.objective.inputs(batch)).double()
+            sums[1] += self.objective.units(batch)
+        if self.fabric.world_size > 1:
+            sums = self.fabric.all_reduce(sums, reduce_op="sum")
+        self.wrapped.train()
+        total, units = sums.tolist()
+        if not units:
+            raise BadInputError("the held-out data is empty")
+        return float(total / units)
+
+    def _export(self) -> None:
+        if self.fabric.is_global_zero:
+            self._with_average(lambda: self.export(self.objective.model))
+        self.fabric.barrier()
+
+    def _save(self, journal: Journal, must: bool) -> None:
+        self.progress.sources = self._gather(self.source.state_dict())
+        if self.fabric.is_global_zero:
+            files = {
+                "weights": _without_copies(self.objective.model.state_dict()),
+                "optimiser": optimiser_tensors(self._inner, self._names),
+            }
+            if self.average is not None:
+                files["average"] = self.average.values
+            about = {"average_updates": self.average.updates if self.average else 0}
+            try:
+                self.snapshots.save(self.progress, files, about)
+            except CheckpointError as error:
+                if must:
+                    raise
+                journal.say(f"{error}; training goes on and tries again in {self.loop.save_every} steps")
+        self.fabric.barrier()
+
+    def _gather(self, state: dict[str, int]) -> list[dict[str, int]]:
+        """The state of every rank's source."""
+        if self.fabric.world_size == 1:
+            return [state]
+        everyone: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(everyone, state)
+        return everyone
+
+    def _restore(self, path: Path) -> None:
+        progress, files, about = self.snapshots.load(path)
+        if len(progress.sources) != self.fabric.world_size:
+            raise BadInputError(
+                f"{path} was written by {len(progress.sources)} processes, this run has {self.fabric.world_size}: "
+                "the batches would differ. Resume with as many"
+            )
+        if progress.seed != self.loop.seed:
+            raise BadInputError(f"{path} has seed {progress.seed}, this run {self.loop.seed}: resume with the same")
+        if (self.average is not None) != ("average" in files):
+            raise BadInputError(f"{path} and this run differ in loop.average: resume with the same")
+        model = self.objective.model
+        try:
+            missing, unexpected = model.load_state_dict(files["weights"], strict=False)
+        except RuntimeError as error:
+            raise CheckpointError(f"{path} is of another network: {error}") from error
+        tied = set(model.state_dict()) - set(_without_copies(model.state_dict()))
+        if set(missing) - tied or unexpected:
+            odd = sorted(set(missing) - tied or unexpected)[0]
+            raise CheckpointError(f"{path} is of another network: {odd!r} is not in both")
+        restore_optimiser(self._inner, self._names, files["optimiser"])
+        if self.average is not None:
+            self.average.load(files["average"], int(about["average_updates"]))
+        self.source.load_state_dict(progress.sources[self.fabric.global_rank])
+        self.progress = progress
+
+    def _on_sigterm(self, *_: Any) -> None:
+        self._stop_asked = True
+
+
+def _without_copies(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One name for each storage: tied weights are written once."""
+    seen: set[int] = set()
+    out = {}
+    for name, value in state.items():
+        if value.data_ptr() not in seen or not value.numel():
+            seen.add(value.data_ptr())
+            out[name] = value
+    return out
