@@ -43,7 +43,7 @@ class BlankGate:
         M = min(shortlist, len(model.tokens) - 1)
         g, _ = model.start(1)
         units, rest = [], []
-        for part in f.reshape(B * T, J).split(CHUNK):
+        for part in torch.split(f.reshape(B * T, J), CHUNK):
             z = model.join(part, g.expand(len(part), -1))
             z = z.to(torch.promote_types(z.dtype, torch.float32)).clone()
             z[:, blank] = -torch.inf
@@ -55,10 +55,11 @@ class BlankGate:
 
     def log_blank(self, t: int, utterances: Tensor, f: Tensor, g: Tensor) -> Tensor:
         """Estimates (n,) for n sequences at frame t, of the given utterances (n,) in ascending order."""
-        found, counts = utterances.unique_consecutive(return_counts=True)
+        found, counts = torch.unique_consecutive(utterances, return_counts=True)
+        sizes = counts.tolist()
         parts = [
-            self.model.join_some(f_b, g_b, self.units[b, t])  # type: ignore[attr-defined]
-            for b, f_b, g_b in zip(found.tolist(), f.split(counts.tolist()), g.split(counts.tolist()), strict=True)
+            self.model.join_some(f_b, g_b, self.units[b, t])
+            for b, f_b, g_b in zip(found.tolist(), torch.split(f, sizes), torch.split(g, sizes), strict=True)
         ]
         rest = self.rest[utterances, t][:, None]
         z = torch.cat([torch.cat(parts).to(rest.dtype), rest], 1)

@@ -49,7 +49,7 @@ class Lane:
     def inherit(self, children: Tensor, parents: Tensor) -> None:
         """Children start from their parents' states; their label is read when they are first asked for."""
         map_tensors(lambda x: x.index_copy_(0, children, x.index_select(0, parents)), self.state)
-        self.stale[children] = True
+        self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
         """Outputs (n, …) of the given slots (n,); `labels` (slots in all,) is each slot's last label."""
@@ -75,7 +75,7 @@ class Lane:
     def _write(self, slots: Tensor, output: Tensor, state: State) -> None:
         self.output.index_copy_(0, slots, output.to(self.output.dtype))
         map_tensors(lambda x, new: x.index_copy_(0, slots, new.to(x.dtype)), self.state, state)
-        self.stale[slots] = False
+        self.stale.index_fill_(0, slots, False)
 
 
 class RidingLane:
@@ -88,13 +88,13 @@ class RidingLane:
         self.stale = torch.zeros_like(host.stale)
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
-        self.stale[children] = True
+        self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
         stale = slots if slots.is_cuda else slots[self.stale[slots]]
         if len(stale):
             self.output.index_copy_(0, stale, self.rows(self.host.read(stale, labels)))
-            self.stale[stale] = False
+            self.stale.index_fill_(0, stale, False)
         return self.output.index_select(0, slots)
 
 

@@ -225,7 +225,8 @@ class TransducerStream:
         lm = self.lm.read(slots, self.pool.labels)
         subtracted = self.subtracted.read(slots, self.pool.labels)
         gain = fuse(logp, lm, subtracted, 1.0, self.weights)
-        gain = gain.index_fill(1, torch.tensor([self.search.model.tokens.blank], device=gain.device), -torch.inf)
+        gain = gain.clone() if gain is logp else gain
+        gain[:, self.search.model.tokens.blank] = -torch.inf
         aware = self._blank_aware_label(blank).flatten()[rows] if self.options.blank_aware else None
         if aware is not None:
             gain = gain + aware[:, None]

@@ -1,0 +1,83 @@
+"""On a GPU: the searches give what they give on CPU, and do not wait for the device inside a frame or step."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from ilme.fusion import Fusion, FusionWeights
+from ilme.ilm.attention import AttentionInternalLM
+from ilme.ilm.transducer import TransducerInternalLM
+from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.transducer import TransducerOptions, TransducerSearch
+from tests.search.test_attention import decoder, features
+from tests.search.test_transducer import acoustics, language_model, transducer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+METHODS = {
+    "BS": FusionWeights(),
+    "SF": FusionWeights(0.4),
+    "DR": FusionWeights(0.4, 0.3),
+    "ILME": FusionWeights(0.4, 0.3, 0.1),
+}
+
+
+@contextlib.contextmanager
+def no_waiting():
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def agree(found, expected, tolerance=1e-8):
+    for a, b in zip(found, expected, strict=True):
+        assert [h.tokens for h in a[:3]] == [h.tokens for h in b[:3]]
+        assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=tolerance)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("prediction", ["lstm", "stateless"])
+def test_the_transducer_search(method, prediction):
+    lengths, f = torch.tensor([11, 7, 14]), acoustics(1, 14, batch=3)
+    results = []
+    for device in ("cpu", "cuda"):
+        model = transducer(1, units=9, prediction=prediction).to(device)
+        lm, source = language_model(1, 9).to(device), language_model(8, 9).to(device)
+        subtracted = TransducerInternalLM(model) if method == "ILME" else source
+        fusion = Fusion(lm, subtracted, METHODS[method])
+        search = TransducerSearch(model, fusion, TransducerOptions(beam=6, lm_eos=True))
+        stream = search.stream(3)
+        stream.feed(f.to(device), lengths.to(device))
+        stream = search.stream(3)
+        with no_waiting() if device == "cuda" else contextlib.nullcontext():
+            stream.feed(f.to(device), lengths.to(device))
+        results.append(stream.finish())
+    agree(results[1], results[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_attention_search(method):
+    x, lengths = features(1, 9, batch=3), torch.tensor([9, 6, 8])
+    results = []
+    for device in ("cpu", "cuda"):
+        model = decoder(1, units=9).to(device)
+        lm, source = language_model(1, 9).to(device), language_model(8, 9).to(device)
+        subtracted = AttentionInternalLM(model) if method == "ILME" else source
+        options = AttentionOptions(beam=5, max_length=20, max_repeats=2, end_margin=4.0)
+        search = AttentionSearch(model, Fusion(lm, subtracted, METHODS[method]), options)
+        with torch.no_grad():
+            results.append(search(model.encode(x.to(device), lengths.to(device))))
+    agree(results[1], results[0])
+
+
+def test_bfloat16():
+    model = transducer(1, units=9, dtype=torch.bfloat16).cuda()
+    lm = language_model(1, 9, torch.bfloat16).cuda()
+    fusion = Fusion(lm, TransducerInternalLM(model), FusionWeights(0.3, 0.2))
+    found = TransducerSearch(model, fusion)(acoustics(1, 9).bfloat16().cuda(), torch.tensor([9]).cuda())
+    assert found[0] and all(torch.isfinite(torch.tensor(h.score)) for h in found[0])
