@@ -154,9 +154,14 @@ def _rejected(cuts: Path) -> dict[str, int]:
 
 
 def _histogram(values: list[float] | list[int], bins: int = 40) -> Histogram:
+    """Bars from 0; the last one holds everything above, since a few outliers would squeeze all others together."""
     array = np.asarray(values, dtype=float)
-    top = float(np.quantile(array, 0.995))  # a few very long ones would squeeze all others into one bar
-    counts, edges = np.histogram(np.minimum(array, top), bins=bins, range=(0.0, max(top, 1e-6)))
+    top = float(np.quantile(array, 0.995))
+    width = max(top / bins, 1e-6)
+    if all(isinstance(value, int) for value in values):
+        width = float(np.ceil(width))  # each bar holds equally many whole numbers
+    edges = width * np.arange(int(top / width) + 2)
+    counts, _ = np.histogram(np.minimum(array, (edges[-2] + edges[-1]) / 2), bins=edges)
     quantiles = [round(float(q), 4) for q in np.quantile(array, _QUANTILES)]
     return Histogram([round(float(e), 4) for e in edges], [int(c) for c in counts], quantiles)
 
@@ -180,6 +185,7 @@ def draw_picture(statistics: CorpusStatistics, path: Path, title: str) -> None:
         axes.set_xlim(left=0)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("utterances")
+    figure.supxlabel("the last bar holds everything above", fontsize=8, color="#666666")
     figure.suptitle(
         f"{title}: {statistics.utterances:,} utterances, {statistics.hours:.2f} h, "
         f"{statistics.speakers} speakers, {statistics.words:,} words"
