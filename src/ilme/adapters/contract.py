@@ -18,7 +18,7 @@ from ilme.errors import IlmeError
 from ilme.nest import State, map_tensors, select
 from ilme.protocols import AttentionDecoder, TokenScorer
 
-__all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_ride"]
+__all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_ride", "check_same", "require"]
 
 TOLERANCE = 1e-4
 
@@ -44,22 +44,20 @@ def check_attention_model(
         tolerance: On log-probabilities.
     """
     B = len(lengths)
-    _check(B >= 2 and len(set(labels)) >= 2, "give at least two utterances and two different labels")
+    require(B >= 2 and len(set(labels)) >= 2, "give at least two utterances and two different labels")
     memory = model.encode(features, lengths)
     rows, _ = model.start(memory)
-    _check(
-        rows.shape == (B, len(model.tokens)), f"start gave {tuple(rows.shape)}, not {(B, len(model.tokens))}"
-    )
+    require(rows.shape == (B, len(model.tokens)), f"start gave {tuple(rows.shape)}, not {(B, len(model.tokens))}")
     batched = attention_rows(model, memory, [list(labels)] * B)
     _distributions(batched, "the model's rows")
     for b in range(B):
         alone = attention_rows(model, model.encode(features[b : b + 1], lengths[b : b + 1]), [list(labels)])
-        _same(alone[0], batched[b], tolerance, f"utterance {b} alone and in a batch")
+        check_same(alone[0], batched[b], tolerance, f"utterance {b} alone and in a batch")
     turned = [list(labels[::-1]) for _ in range(B)]
     other = attention_rows(model, memory, turned)
     pairs = attention_rows(model, memory, [y for b in range(B) for y in (list(labels), turned[b])], per=2)
-    _same(pairs[0::2], batched, tolerance, "a sequence alone and beside another of its utterance")
-    _same(pairs[1::2], other, tolerance, "a sequence alone and beside another of its utterance")
+    check_same(pairs[0::2], batched, tolerance, "a sequence alone and beside another of its utterance")
+    check_same(pairs[1::2], other, tolerance, "a sequence alone and beside another of its utterance")
     _check_reorder(model, memory, labels, tolerance)
 
 
@@ -77,19 +75,19 @@ def check_internal_lm(
     memory = model.encode(features, lengths)
     attention_rows(model, memory, [list(labels)] * len(lengths))
     after = scorer_rows(scorer, [list(labels)])
-    _check(torch.equal(before, after), "the internal LM's scores changed after the model heard audio")
+    require(torch.equal(before, after), "the internal LM's scores changed after the model heard audio")
     _distributions(before, "the internal LM's rows")
     turned = list(labels[::-1])
     both = scorer_rows(scorer, [list(labels), turned])
-    _same(both[0], before[0], tolerance, "a sequence alone and in a batch")
-    _same(both[1], scorer_rows(scorer, [turned])[0], tolerance, "a sequence alone and in a batch")
+    check_same(both[0], before[0], tolerance, "a sequence alone and in a batch")
+    check_same(both[1], scorer_rows(scorer, [turned])[0], tolerance, "a sequence alone and in a batch")
     _, state = scorer.start(2)
     _, state = scorer.score(torch.tensor([labels[0], labels[1]], device=scorer.device), state)
     swap = torch.tensor([1, 0], device=scorer.device)
     then = torch.full((2,), labels[0], device=scorer.device)
     straight, _ = scorer.score(then, state)
     swapped, _ = scorer.score(then, select(state, swap))
-    _same(swapped, straight[swap], tolerance, "states before and after reordering")
+    check_same(swapped, straight[swap], tolerance, "states before and after reordering")
     if getattr(scorer, "host", None) is model:
         check_ride(scorer, model, memory, labels, tolerance)
 
@@ -111,13 +109,11 @@ def check_ride(
         apart, apart_state = model.step(given, apart_state, memory)
         apart_lm, apart_internal = scorer.score(given, apart_internal)
         (own, state), (lm, internal) = scorer.ride(given, state, internal, memory)  # type: ignore[attr-defined]
-        _same(own, apart, tolerance, "the model's rows in a ride and in a step")
-        _same(lm, apart_lm, tolerance, "the internal LM's rows in a ride and alone")
+        check_same(own, apart, tolerance, "the model's rows in a ride and in a step")
+        check_same(lm, apart_lm, tolerance, "the internal LM's rows in a ride and alone")
 
 
-def attention_rows(
-    model: AttentionDecoder, memory: State, sequences: list[list[int]], per: int = 1
-) -> Tensor:
+def attention_rows(model: AttentionDecoder, memory: State, sequences: list[list[int]], per: int = 1) -> Tensor:
     """All rows (n, U + 1, V) of the sequences; `per` of them for each utterance, standing together."""
     rows, state = model.start(memory)
     if per > 1:
@@ -151,24 +147,24 @@ def _check_reorder(model: AttentionDecoder, memory: State, labels: Sequence[int]
     then = torch.full((2 * B,), labels[0], device=model.device)
     straight, _ = model.step(then, state, memory)
     swapped, _ = model.step(then, select(state, swap), memory)
-    _same(swapped, straight[swap], tolerance, "states before and after reordering")
+    check_same(swapped, straight[swap], tolerance, "states before and after reordering")
     again, _ = model.step(then, kept, memory)
-    _same(again, straight, 0.0, "a state that had been used for a step and its copy")
+    check_same(again, straight, 0.0, "a state that had been used for a step and its copy")
 
 
 def _distributions(rows: Tensor, what: str) -> None:
     total = rows.exp().sum(-1)
     worst = (total - 1).abs().max().item()
-    _check(worst < 1e-3, f"{what} are no log-probabilities: they sum to 1 ± {worst:.3g}")
+    require(worst < 1e-3, f"{what} are no log-probabilities: they sum to 1 ± {worst:.3g}")
 
 
-def _same(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
+def check_same(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
     finite = torch.isfinite(a) & torch.isfinite(b)
-    _check(bool((torch.isfinite(a) == torch.isfinite(b)).all()), f"{what}: other units are impossible")
+    require(bool((torch.isfinite(a) == torch.isfinite(b)).all()), f"{what}: other units are impossible")
     worst = (a - b)[finite].abs().max().item() if bool(finite.any()) else 0.0
-    _check(worst <= tolerance, f"{what} differ by {worst:.3g}")
+    require(worst <= tolerance, f"{what} differ by {worst:.3g}")
 
 
-def _check(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     if not holds:
         raise ContractError(message)
