@@ -114,7 +114,7 @@ class PrefixPool:
         self.hashes[:, 0] = EMPTY
         self.labels = torch.zeros(batch * slots, dtype=torch.long, device=device)
         self.used = torch.zeros(batch, slots, dtype=torch.long, device=device)
-        self.clock = 0
+        self.used[:, 0] = self.clock = 1  # the empty sequence is in use from the start: its slot is not to be taken
         self.base = torch.arange(batch, device=device)[:, None] * slots
 
     def touch(self, slots: Tensor) -> None:
