@@ -39,8 +39,10 @@ def import_corpus(
     def progress(done: int, found: int) -> None:
         print(f"\r{done:,} of {found:,} utterances", end="", file=sys.stderr, flush=True)
 
-    report = run(source, out, layout, checks, strict=strict, workers=workers, progress=progress)
-    print(file=sys.stderr)
+    watched = sys.stderr.isatty()
+    report = run(source, out, layout, checks, strict=strict, workers=workers, progress=progress if watched else None)
+    if watched:
+        print(file=sys.stderr)
     if json:
         print(json_format.dumps(report.to_json()))
         return

@@ -42,13 +42,16 @@ class AudioError(BadInputError):
     """Audio that cannot be used.
 
     Attributes:
-        reason: `missing`, `zero bytes`, `not audio`, `truncated`, `empty`, `too short`, `not finite` or
-            `bad shape`.
+        reason: `missing`, `zero bytes`, `not audio`, `truncated`, `unreadable`, `empty`, `too short`, `not finite`
+            or `bad shape`.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, message: str, reason: str = "unreadable") -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[AudioError], tuple[str, str]]:
+        return type(self), (str(self), self.reason)  # so that it crosses from a worker process whole
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,12 @@ def load_audio(
     mono = samples[0] if len(samples) == 1 else samples.mean(axis=0, dtype=np.float32)
     if not np.isfinite(mono).all():
         count = int((~np.isfinite(mono)).sum())
-        raise AudioError("not finite", f"{name} holds {count} NaN or infinite samples, of {mono.size}")
+        raise AudioError(f"{name} holds {count} NaN or infinite samples, of {mono.size}", "not finite")
     if mono.size == 0:
-        raise AudioError("empty", f"{name} holds no samples")
+        raise AudioError(f"{name} holds no samples", "empty")
     seconds = mono.size / found_rate
     if seconds < shortest:
-        raise AudioError("too short", f"{name} lasts {seconds:.4f} s; at least {shortest:.4f} s are needed")
+        raise AudioError(f"{name} lasts {seconds:.4f} s; at least {shortest:.4f} s are needed", "too short")
     return resample(mono, found_rate, rate)
 
 
@@ -130,20 +133,20 @@ def read_audio(path: str | Path) -> tuple[Samples, int]:
         try:
             samples = file.read(dtype="float32", always_2d=True)
         except (soundfile.SoundFileError, RuntimeError) as error:
-            raise AudioError("truncated", f"{path} breaks off or is damaged: {error}") from error
+            raise AudioError(f"{path} breaks off or is damaged: {error}", "truncated") from error
         rate = int(file.samplerate)
     missing = _missing(path, promised, len(samples), header)
     if missing:
-        raise AudioError("truncated", f"{path} is cut off: {missing}. Fetch or convert it again.")
+        raise AudioError(f"{path} is cut off: {missing}. Fetch or convert it again.", "truncated")
     return np.ascontiguousarray(samples.T), rate
 
 
 def _open(path: str | Path) -> Any:
     path = Path(path)
     if not path.is_file():
-        raise AudioError("missing", f"there is no file {path}")
+        raise AudioError(f"there is no file {path}", "missing")
     if path.stat().st_size == 0:
-        raise AudioError("zero bytes", f"{path} has zero bytes")
+        raise AudioError(f"{path} has zero bytes", "zero bytes")
     import soundfile
 
     try:
@@ -151,8 +154,8 @@ def _open(path: str | Path) -> Any:
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         # A bare .raw file has no header, and soundfile asks for its rate with a TypeError.
         if path.open("rb").read(4) == b"OggS" and _ogg_missing(path):
-            raise AudioError("truncated", f"{path} is cut off: {_ogg_missing(path)}") from error
-        raise AudioError("not audio", f"{path} cannot be read as audio: {error}") from error
+            raise AudioError(f"{path} is cut off: {_ogg_missing(path)}", "truncated") from error
+        raise AudioError(f"{path} cannot be read as audio: {error}", "not audio") from error
 
 
 def _missing(path: Path, promised: int, found: int, header: str) -> str:
@@ -192,13 +195,13 @@ def _from_array(source: Any) -> Samples:
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2:
-        raise AudioError("bad shape", f"samples must be (N,) or (channels, N), not {array.shape}")
+        raise AudioError(f"samples must be (N,) or (channels, N), not {array.shape}", "bad shape")
     if array.shape[0] > 64 and array.shape[0] > array.shape[1]:
-        raise AudioError("bad shape", f"samples {array.shape} look like (N, channels); pass their transpose")
+        raise AudioError(f"samples {array.shape} look like (N, channels); pass their transpose", "bad shape")
     if array.shape[0] == 0:
-        raise AudioError("empty", "the array holds no channel")
+        raise AudioError("the array holds no channel", "empty")
     if array.dtype.kind == "i":
         return (array / (float(np.iinfo(array.dtype).max) + 1.0)).astype(np.float32)
     if array.dtype.kind != "f":
-        raise AudioError("bad shape", f"samples must be floats or signed integers, not {array.dtype}")
+        raise AudioError(f"samples must be floats or signed integers, not {array.dtype}", "bad shape")
     return array.astype(np.float32, copy=False)

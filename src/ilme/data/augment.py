@@ -104,21 +104,25 @@ class Augmenter:
             cut = cut.reverb_rir(rir_recording=room, affix_id=False)
         kind = draw.random()
         if kind < config.noise:
-            cut = self._mix(cut, self._noises, draw.uniform(*config.snr), draw)
+            cut = self._mix(cut, self._noises, draw.uniform(*config.snr), draw, set())
         elif kind < config.noise + config.babble:
             # n equally loud talkers together have n times the power of one:  SNR_each = SNR + 10 log₁₀ n
             each = draw.uniform(*config.snr) + 10 * math.log10(config.talkers)
+            heard = {name}
             for _ in range(config.talkers):
-                cut = self._mix(cut, self._speech, each, draw, other_than=name)
+                cut = self._mix(cut, self._speech, each, draw, heard)
         return cut
 
-    def _mix(self, cut: Any, pool: list[Any], snr: float, draw: random.Random, other_than: str = "") -> Any:
-        """Covers the whole cut with pieces drawn from the pool, each at this SNR to the clean speech."""
+    def _mix(self, cut: Any, pool: list[Any], snr: float, draw: random.Random, used: set[str]) -> Any:
+        """Covers the whole cut with pieces drawn from the pool, each at this SNR to the clean speech.
+
+        Pieces whose ids are in `used` are avoided, unless a few draws find no other; what is drawn is added to it.
+        """
         length, filled = cut.duration, 0.0
         while length - filled > _SHORTEST_PIECE:
-            piece = draw.choice(pool)
-            if piece.id == other_than and len(pool) > 1:
-                continue
+            draws = (draw.choice(pool) for _ in range(8))
+            piece = next((other for other in draws if other.id not in used), pool[0])
+            used.add(piece.id)
             piece = self._at_rate(piece).drop_supervisions()
             wanted = length - filled
             if piece.duration > wanted:

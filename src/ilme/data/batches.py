@@ -367,8 +367,10 @@ def cut_waveform(cut: Any, rate: int, change: Callable[[Any], Any] | None = None
         cut = cut.resample(rate)
     if change is not None:
         cut = change(cut)
+    from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
+
     try:
         samples = torch.from_numpy(cut.load_audio())
-    except (OSError, RuntimeError, ValueError, AssertionError) as error:
-        raise AudioError("unreadable", f"the audio of cut {cut.id} cannot be loaded: {error}") from error
+    except (AudioLoadingError, DurationMismatchError, OSError, RuntimeError, ValueError) as error:
+        raise AudioError(f"the audio of cut {cut.id} cannot be loaded: {error}") from error
     return samples.mean(0).float()

@@ -206,7 +206,7 @@ class Frontend:
         if len(samples) < self.config.shortest:
             name = "an array" if is_array else str(item)
             found, needed = len(samples) / self.config.rate, self.config.shortest / self.config.rate
-            raise AudioError("too short", f"{name} lasts {found:.4f} s; a feature vector takes {needed:.4f} s")
+            raise AudioError(f"{name} lasts {found:.4f} s; a feature vector takes {needed:.4f} s", "too short")
         return torch.from_numpy(samples)
 
     def _normalise(self, mel: Tensor, frames: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ def check_recording(utterances: list[Utterance], checks: Checks) -> list[dict[st
     if any(u.problem is None and _plain_text(u) for u in utterances):
         try:
             if audio is None:
-                raise AudioError("missing", "no audio file is named")
+                raise AudioError("no audio file is named", "missing")
             samples, rate = read_audio(audio)
         except (AudioError, OSError) as error:
             failure = (error.reason if isinstance(error, AudioError) else "unreadable", str(error))

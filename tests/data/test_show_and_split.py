@@ -1,0 +1,157 @@
+"""Statistics, splits, and the commands that print them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ilme.cli import main
+from ilme.data.importing import import_corpus
+from ilme.data.manifests import cuts_path, open_cuts
+from ilme.data.show import draw_picture, measure_corpus
+from ilme.data.split import assign_groups, shared_speakers, split_cuts
+from ilme.errors import BadInputError
+from tests.data.speech_corpora import Spoken, utterances, write_folder, write_nemo
+
+SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
+
+
+@pytest.fixture(scope="module")
+def spoken() -> list[Spoken]:
+    return utterances(40, speakers=10, seconds=(1.0, 1.4))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, spoken: list[Spoken]) -> Path:
+    folder = tmp_path_factory.mktemp("show")
+    write_nemo(folder / "corpus", spoken, extension="wav")
+    (folder / "corpus" / "audio" / f"{spoken[-1].id}.wav").write_bytes(b"")
+    import_corpus(str(folder / "corpus"), folder / "out")
+    return folder / "out"
+
+
+def test_statistics_are_those_of_the_corpus(corpus: Path, spoken: list[Spoken]) -> None:
+    kept = spoken[:-1]
+    words = Counter(word for item in kept for word in item.text.split())
+    found = measure_corpus(corpus)
+    assert found.utterances == 39
+    assert found.hours == pytest.approx(sum(s.seconds for s in kept) / 3600, abs=1e-4)
+    assert found.speakers == 10
+    assert found.words == words.total()
+    assert found.vocabulary == len(words)
+    assert set(found.characters) == set(" ".join(words)) | {" "}
+    assert found.rates == {16000: 39}
+    assert found.rejected == {"zero bytes": 1}
+    for histogram in (found.seconds, found.words_each, found.letters_a_second):
+        assert sum(histogram.counts) == 39
+        assert len(histogram.edges) == len(histogram.counts) + 1
+        assert histogram.quantiles == sorted(histogram.quantiles)
+    assert found.words_each.quantiles[0] == min(len(s.text.split()) for s in kept)
+    assert found.seconds.quantiles[-1] == pytest.approx(max(s.seconds for s in kept), abs=1e-3)
+
+
+def test_problems_are_named(tmp_path: Path) -> None:
+    import_corpus(str(write_folder(tmp_path / "corpus", utterances(3))), tmp_path / "out")
+    next((tmp_path / "corpus").rglob("*.ogg")).unlink()
+    problems = " ".join(measure_corpus(tmp_path / "out").problems)
+    assert "1 audio files are missing" in problems
+    assert "no speaker is named" in problems
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_picture_is_drawn(corpus: Path, tmp_path: Path, suffix: str) -> None:
+    draw_picture(measure_corpus(corpus), tmp_path / f"picture.{suffix}", "corpus")
+    head = (tmp_path / f"picture.{suffix}").read_bytes()[:100]
+    assert head.startswith(b"\x89PNG") if suffix == "png" else b"<?xml" in head
+
+
+@pytest.mark.parametrize("by", ["speaker", "call"])
+def test_no_group_is_in_two_parts_and_nothing_is_lost(corpus: Path, tmp_path: Path, by: str) -> None:
+    parts = split_cuts(corpus, tmp_path, SHARES, by)
+    groups: dict[str, set[str]] = {}
+    ids: list[str] = []
+    for part in parts:
+        for cut in open_cuts(part.file):
+            ids.append(cut.id)
+            supervision = cut.supervisions[0]
+            value = supervision.speaker if by == "speaker" else supervision.custom["call"]
+            groups.setdefault(value, set()).add(part.name)
+    assert sorted(ids) == sorted(cut.id for cut in open_cuts(corpus))
+    assert all(len(names) == 1 for names in groups.values())
+    assert sum(part.groups for part in parts) == len(groups)
+    total = sum(part.seconds for part in parts)
+    for part in parts:
+        assert part.seconds / total == pytest.approx(SHARES[part.name], abs=0.08)
+    if by == "speaker":
+        assert shared_speakers([Path(part.file) for part in parts]) == []
+
+
+def test_a_split_repeats_with_its_seed(corpus: Path, tmp_path: Path) -> None:
+    def files(name: str, seed: int) -> list[bytes]:
+        parts = split_cuts(corpus, tmp_path / name, SHARES, seed=seed)
+        return [Path(part.file).read_bytes() for part in parts]
+
+    assert files("a", 0) == files("b", 0)
+    assert files("a", 0) != files("c", 1)
+
+
+@given(
+    seconds=st.lists(st.floats(0.1, 1e5), min_size=3, max_size=40),
+    shares=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=3),
+    seed=st.integers(0, 99),
+)
+def test_every_group_has_a_part_and_every_part_a_group(seconds: list[float], shares: list[float], seed: int) -> None:
+    groups = {f"g{i}": s for i, s in enumerate(seconds)}
+    parts = {f"p{i}": s for i, s in enumerate(shares)}
+    part_of = assign_groups(groups, parts, seed)
+    assert part_of.keys() == groups.keys()
+    assert set(part_of.values()) == parts.keys()
+
+
+def test_bad_splits_are_named(corpus: Path, tmp_path: Path) -> None:
+    for options, message in (
+        ({"by": "id"}, "by utterance"),
+        ({"by": "chapter"}, "no chapter; its fields are call, split"),
+        ({"shares": {"train": 1.0}}, "at least two parts"),
+        ({"shares": {"train": 1.0, "dev": -0.1}}, "share above 0"),
+        ({"shares": {f"p{i}": 1.0 for i in range(11)}}, "10 groups cannot fill 11 parts"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            split_cuts(corpus, tmp_path, **{"shares": SHARES, **options})  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="no cuts"):
+        cuts_path(tmp_path / "absent")
+
+
+def test_the_commands_print_and_write(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = corpus.parent / "corpus"
+    assert main(["data", "import", str(source), str(tmp_path / "out"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["found"], report["accepted"], report["reasons"]) == (40, 39, {"zero bytes": 1})
+    assert main(["data", "import", str(source), str(tmp_path / "out"), "--checks.shortest", "1.1"]) == 0
+    assert "too short" in capsys.readouterr().out
+    assert main(["data", "import", str(source), str(tmp_path / "strict"), "--strict"]) == 1
+    assert "zero bytes" in capsys.readouterr().err
+
+    assert main(["data", "show", str(corpus), "--json", "--picture", str(tmp_path / "c.png")]) == 0
+    assert json.loads(capsys.readouterr().out)["utterances"] == 39
+    assert (tmp_path / "c.png").is_file()
+    assert main(["data", "show", str(corpus)]) == 0
+    shown = capsys.readouterr().out
+    assert "speakers    10" in shown
+    assert "left out at import: 1 zero bytes" in shown
+
+    assert main(["data", "split", str(corpus), str(tmp_path / "parts"), "--shares", "train:0.7", "test:0.3"]) == 0
+    assert "train" in capsys.readouterr().out
+    assert main(["data", "split", str(corpus), str(tmp_path / "parts"), "--by", "call", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["parts"]) == 3
+    assert main(["data", "split", str(corpus), str(tmp_path / "parts"), "--shares", "train"]) == 1
+    assert "NAME:SHARE" in capsys.readouterr().err
+    assert main(["data", "shard", str(corpus), str(tmp_path / "shar"), "--size", "20"]) == 0
+    assert "2 shards" in capsys.readouterr().out
+    assert main(["data", "show", str(tmp_path / "shar"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["utterances"] == 39
