@@ -9,7 +9,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from ilme.adapters.contract import check_attention_model, check_internal_lm  # noqa: E402
+from ilme.adapters.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
 from ilme.adapters.hf import TransformerAED  # noqa: E402
 from ilme.ilm.transformer import ESTIMATORS, Calibration, estimate  # noqa: E402
 from tests.adapters.tiny import tiny_moonshine, tiny_speech2text, waves  # noqa: E402
@@ -54,3 +54,11 @@ def test_internal_lm_contract(model, speech, name):
     states = [h[m] for h, m in zip(hidden, mask, strict=True)] if mask is not None else list(hidden)
     scorer = estimate(name, model, Calibration(states, [[5, 6, 7], [9, 8, 7, 6]]))
     check_internal_lm(scorer, model, *speech, LABELS)
+
+
+def test_packed_weights_give_the_same_scores(model, speech):
+    plain = attention_rows(model, model.encode(*speech), [LABELS] * 2)
+    model.pack("float32")
+    check_attention_model(model, *speech, LABELS)
+    packed = attention_rows(model, model.encode(*speech), [LABELS] * 2)
+    torch.testing.assert_close(packed, plain, atol=1e-4, rtol=0)

@@ -90,9 +90,7 @@ class Words:
     """A word tokenizer whose first four ids are <s>, <pad>, </s> and <unk>."""
 
     def __init__(self, size: int = 40) -> None:
-        self._tokens = Tokens(
-            ("<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(4, size))), sos=0, eos=2
-        )
+        self._tokens = Tokens(("<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(4, size))), sos=0, eos=2)
 
     @property
     def tokens(self) -> Tokens:

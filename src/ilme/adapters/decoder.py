@@ -24,11 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ilme.packed import Format, packed_product
+
 __all__ = [
     "Cache",
     "Context",
     "CrossAttention",
     "Decoder",
+    "FeedForward",
     "Layer",
     "Linear",
     "Stream",
@@ -40,28 +43,53 @@ Cache = list[tuple[Tensor, Tensor]]  # per layer: keys and values (n, H, L, D/H)
 Rotation = Callable[[Tensor, int], Tensor]  # turns queries or keys (n, H, q, D/H) that start at a position
 
 
-@dataclass(frozen=True)
 class Linear:
-    """y = W x + b, weights detached from the module they came from."""
+    """y = W x + b, weights detached from the module they came from.
 
-    weight: Tensor
-    bias: Tensor | None
+    `pack` arranges the weights for the CPU once; without gradients the packed product is then used.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self._product: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
     def of(cls, *modules: nn.Linear) -> Linear:
         """The maps of the modules, stacked into one."""
-        weight = (
-            torch.cat([m.weight.detach() for m in modules])
-            if len(modules) > 1
-            else modules[0].weight.detach()
-        )
+        weights = [m.weight.detach() for m in modules]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         if all(m.bias is None for m in modules):
             return cls(weight, None)
         biases = [weight.new_zeros(m.out_features) if m.bias is None else m.bias.detach() for m in modules]
         return cls(weight, torch.cat(biases) if len(biases) > 1 else biases[0])
 
+    def pack(self, format: Format) -> None:
+        self._product = packed_product(self.weight, self.bias, format)
+
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        if self._product is None or x.requires_grad:
+            return F.linear(x, self.weight, self.bias)
+        flat = x.reshape(-1, x.shape[-1])
+        return self._product(flat).view(*x.shape[:-1], -1)
+
+
+class FeedForward:
+    """W₂ f(W₁ x + b₁) + b₂; a gated one splits W₁ x + b₁ into u and g and takes u·f(g)."""
+
+    def __init__(
+        self, first: nn.Linear, activation: Callable[[Tensor], Tensor], second: nn.Linear, gated: bool = False
+    ) -> None:
+        self.first, self.second = Linear.of(first), Linear.of(second)
+        self.activation = activation
+        self.gated = gated
+
+    def __call__(self, x: Tensor) -> Tensor:
+        inner = self.first(x)
+        if not self.gated:
+            return self.second(self.activation(inner))
+        value, gate = inner.chunk(2, dim=-1)
+        return self.second(value * self.activation(gate))
 
 
 @dataclass(frozen=True)
@@ -84,9 +112,15 @@ class Layer:
     cross_kv: Linear
     cross_out: Linear
     forward_norm: nn.Module
-    forward: Callable[[Tensor], Tensor]
+    forward: FeedForward
     heads: int
     scale: float
+
+    @property
+    def maps(self) -> list[Linear]:
+        """Every linear map that runs once per label."""
+        forward = [self.forward.first, self.forward.second]
+        return [self.self_qkv, self.self_out, self.cross_q, self.cross_out, *forward]
 
     def split(self, x: Tensor) -> Tensor:
         """(n, q, D) to (n, H, q, D/H)."""
@@ -192,6 +226,11 @@ class Decoder:
     @property
     def width(self) -> int:
         return self.output.weight.shape[1]
+
+    def pack(self, format: Format) -> None:
+        """Arranges the weights for the CPU, see `ilme.packed`."""
+        for linear in (self.output, *(m for layer in self.layers for m in layer.maps)):
+            linear.pack(format)
 
     def stream(self, labels: Tensor, cache: Cache | None, context: Context) -> Stream:
         """A stream of the new labels (n, q) after those in the cache."""

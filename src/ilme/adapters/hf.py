@@ -12,16 +12,17 @@ Shapes: n label sequences, B utterances, T encoder frames, V output units, D the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, Layer, Linear
+from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
 from ilme.errors import BadInputError
 from ilme.nest import State
+from ilme.packed import Format
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["HuggingFaceTokenizer", "TransformerAED", "pad_hidden", "read_layer"]
@@ -69,7 +70,7 @@ def read_layer(
     *,
     norms: tuple[str, str, str],
     out: str,
-    forward: Callable[[Tensor], Tensor],
+    forward: FeedForward,
     heads: int,
     scale: float,
 ) -> Layer:
@@ -130,14 +131,10 @@ class TransformerAED(ABC):
         self.prefix = tuple(prefix)
         self.max_labels = max_labels
         if max_labels < 1:
-            raise BadInputError(
-                f"the prompt of {len(prefix)} labels leaves the decoder no room for any output"
-            )
+            raise BadInputError(f"the prompt of {len(prefix)} labels leaves the decoder no room for any output")
         size = decoder.output.weight.shape[0]
         if len(tokenizer.tokens) != size:
-            raise BadInputError(
-                f"the tokenizer has {len(tokenizer.tokens)} tokens, the model's output layer {size}"
-            )
+            raise BadInputError(f"the tokenizer has {len(tokenizer.tokens)} tokens, the model's output layer {size}")
         self.allowed = _mask(size, suppress, self.device)
         self.allowed_first = _mask(size, [*suppress, *suppress_first], self.device)
 
@@ -168,6 +165,14 @@ class TransformerAED(ABC):
     @property
     def encoder_width(self) -> int:
         return self.decoder.layers[0].cross_kv.weight.shape[1]
+
+    def pack(self, format: Format = "float32") -> None:
+        """Arranges the decoder's weights for the CPU: the same scores in less time (int8: nearly the
+        same).
+        """
+        if self.device.type != "cpu" or self.dtype != torch.float32:
+            raise BadInputError(f"packing is for float32 weights on the CPU, these are {self.dtype} on {self.device}")
+        self.decoder.pack(format)
 
     @torch.inference_mode()
     def encode(self, features: Tensor, lengths: Tensor) -> State:

@@ -45,9 +45,7 @@ def load_attention_model(
     return adapter.from_pretrained(name, adapter.make_options(**options), device, dtype)  # type: ignore[no-any-return]
 
 
-def _load_whisper_file(
-    path: Path, device: str, dtype: torch.dtype, options: dict[str, Any]
-) -> TransformerAED:
+def _load_whisper_file(path: Path, device: str, dtype: torch.dtype, options: dict[str, Any]) -> TransformerAED:
     from ilme.adapters.openai_whisper import TiktokenTokenizer, build, find_ranks, read_pt
     from ilme.adapters.whisper import Whisper
     from ilme.adapters.whisper_cpp import read_ggml
@@ -68,9 +66,7 @@ def model_type(name: str) -> str:
     if folder.is_dir():
         file = folder / "config.json"
         if not file.exists():
-            raise CheckpointError(
-                f"{folder} has no config.json; a model folder has config.json and model.safetensors"
-            )
+            raise CheckpointError(f"{folder} has no config.json; a model folder has config.json and model.safetensors")
         try:
             return str(json.loads(file.read_text()).get("model_type", "unknown"))
         except json.JSONDecodeError as error:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.decoder import Decoder, FeedForward, Linear
 from ilme.adapters.hf import Audio, HuggingFaceTokenizer, TransformerAED, pad_hidden, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
@@ -75,9 +75,7 @@ class Moonshine(TransformerAED):
 
         model, tokenizer, _ = hub_parts(name, "MoonshineForConditionalGeneration", device, dtype)
         config = model.config
-        wrapped = HuggingFaceTokenizer(
-            tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id
-        )
+        wrapped = HuggingFaceTokenizer(tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id)
         return cls(model, wrapped, options)
 
     @staticmethod
@@ -100,10 +98,7 @@ class Moonshine(TransformerAED):
         encoder = self.model.get_encoder()
         waves = features.to(self.device, self.dtype)
         return pad_hidden(
-            [
-                encoder(wave[None, :n]).last_hidden_state[0]
-                for wave, n in zip(waves, lengths.tolist(), strict=True)
-            ]
+            [encoder(wave[None, :n]).last_hidden_state[0] for wave, n in zip(waves, lengths.tolist(), strict=True)]
         )
 
 
@@ -112,15 +107,13 @@ def read_decoder(model: Any) -> Decoder:
     config, decoder = model.config, model.model.decoder
     heads = int(decoder.layers[0].self_attn.q_proj.out_features // decoder.layers[0].self_attn.head_dim)
     if decoder.layers[0].self_attn.num_key_value_groups != 1:
-        raise BadInputError(
-            "this Moonshine model shares keys among heads; only one key per head is supported"
-        )
+        raise BadInputError("this Moonshine model shares keys among heads; only one key per head is supported")
     layers = [
         read_layer(
             layer,
             norms=("input_layernorm", "post_attention_layernorm", "final_layernorm"),
             out="o_proj",
-            forward=layer.mlp,
+            forward=FeedForward(layer.mlp.fc1, layer.mlp.activation_fn, layer.mlp.fc2, gated=True),
             heads=heads,
             scale=float(layer.self_attn.scaling),
         )
@@ -153,8 +146,4 @@ def rotation(frequencies: Tensor, positions: int) -> Callable[[Tensor, int], Ten
 def unwritten(tokenizer: Tokenizer, eos: int) -> list[int]:
     """Special units such as <s>, <unk> and <<ST_0>>, which no transcript contains."""
     names = enumerate(tokenizer.tokens.pieces)
-    return [
-        i
-        for i, p in names
-        if i != eos and (p in ("<s>", "<unk>", "<pad>") or p.startswith(("<<ST_", "<id ")))
-    ]
+    return [i for i, p in names if i != eos and (p in ("<s>", "<unk>", "<pad>") or p.startswith(("<<ST_", "<id ")))]

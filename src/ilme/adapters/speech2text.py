@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.decoder import Decoder, FeedForward, Linear
 from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, TransformerAED, pad_hidden, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
@@ -79,9 +79,7 @@ class Speech2Text(TransformerAED):
 
         model, tokenizer, extractor = hub_parts(name, "Speech2TextForConditionalGeneration", device, dtype)
         config = model.config
-        wrapped = HuggingFaceTokenizer(
-            tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id
-        )
+        wrapped = HuggingFaceTokenizer(tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id)
         return cls(model, wrapped, options, extractor)
 
     @staticmethod
@@ -120,7 +118,7 @@ def read_decoder(model: Any) -> Decoder:
             layer,
             norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
             out="out_proj",
-            forward=_feed_forward(layer),
+            forward=FeedForward(layer.fc1, layer.activation_fn, layer.fc2),
             heads=heads,
             scale=float((config.d_model // heads) ** -0.5),
         )
@@ -136,10 +134,6 @@ def read_decoder(model: Any) -> Decoder:
         return embedded
 
     return Decoder(layers, embed, decoder.layer_norm, Linear.of(model.lm_head))
-
-
-def _feed_forward(layer: Any) -> Any:
-    return lambda x: layer.fc2(layer.activation_fn(layer.fc1(x)))
 
 
 def feature_extractor(config: Any) -> Any:

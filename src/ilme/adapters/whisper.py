@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.decoder import Decoder, FeedForward, Linear
 from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, TransformerAED, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
@@ -98,9 +98,7 @@ class WhisperVocabulary:
         if multilingual:
             language = f"<|{options.language}|>"
             if language not in self.ids:
-                raise BadInputError(
-                    f"the model has no language {options.language!r}; give a code such as en, de, fr"
-                )
+                raise BadInputError(f"the model has no language {options.language!r}; give a code such as en, de, fr")
             start += [self.ids[language], self.ids[f"<|{options.task}|>"]]
         elif options.task != "transcribe" or options.language not in ("en", ""):
             raise BadInputError(f"an English-only model cannot {options.task} {options.language!r}")
@@ -196,9 +194,7 @@ class Whisper(TransformerAED):
         """
         longest = max(len(a) for a in audio)
         if longest > self.window * RATE + 1:
-            raise BadInputError(
-                f"{longest / RATE:.1f} s of audio, but the model takes {self.window:.0f} s at once"
-            )
+            raise BadInputError(f"{longest / RATE:.1f} s of audio, but the model takes {self.window:.0f} s at once")
         made = self._extractor(
             [np.asarray(a, dtype=np.float32) for a in audio], sampling_rate=RATE, return_tensors="pt"
         )
@@ -221,7 +217,7 @@ def read_decoder(model: Any) -> Decoder:
             layer,
             norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
             out="out_proj",
-            forward=_feed_forward(layer),
+            forward=FeedForward(layer.fc1, layer.activation_fn, layer.fc2),
             heads=heads,
             scale=float((config.d_model // heads) ** -0.5),
         )
@@ -235,10 +231,6 @@ def read_decoder(model: Any) -> Decoder:
         return embedded
 
     return Decoder(layers, embed, decoder.layer_norm, Linear.of(model.proj_out))
-
-
-def _feed_forward(layer: Any) -> Any:
-    return lambda x: layer.fc2(layer.activation_fn(layer.fc1(x)))
 
 
 def blank(tokenizer: Tokenizer) -> list[int]:

@@ -51,9 +51,7 @@ def _tensor(file: BinaryIO, head: bytes, path: Path) -> tuple[str, Tensor]:
     shape = _ints(file, rank, path)[::-1]
     name = _read(file, length, path).decode()
     if kind not in TYPES:
-        raise CheckpointError(
-            f"{path}: tensor {name} has the quantised type {kind}; use a float16 or float32 file"
-        )
+        raise CheckpointError(f"{path}: tensor {name} has the quantised type {kind}; use a float16 or float32 file")
     data = _read(file, int(np.prod(shape)) * np.dtype(TYPES[kind]).itemsize, path)
     value = torch.from_numpy(np.frombuffer(data, TYPES[kind]).reshape(shape).astype(np.float32))
     # whisper.cpp writes the biases of the convolutions as columns.
