@@ -162,9 +162,32 @@ class LocationAttention(nn.Module):
         values, keys, padding = memory
         B, T, A = keys.shape
         K = len(h) // B
-        z = keys[:, None] + self.query(h).view(B, K, 1, A)  # (B, K, T, A)
-        if self.filters is not None and self.location is not None:
-            z = z + self.location(self.filters(previous[:, None]).transpose(1, 2)).view(B, K, T, A)
-        energy = self.energy(torch.tanh(z)).squeeze(-1) + padding[:, None]
-        weights = energy.softmax(-1)
+        query = self.query(h).view(B, K, A)
+        moved = None
+        if self.filters is not None:
+            moved = self.filters(previous[:, None]).transpose(1, 2).reshape(B, K, T, -1)
+        blocks = not torch.is_grad_enabled() and keys.device.type == "cpu"
+        energy = (self._energies_in_blocks if blocks else self._energies)(keys, query, moved)
+        weights = (energy + padding[:, None]).softmax(-1)
         return weights.view(B * K, T), (weights @ values).view(B * K, -1)
+
+    def _energies(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
+        """keys (B, T, A), query (B, K, A), moved (B, K, T, filters): energies (B, K, T)."""
+        z = keys[:, None] + query[:, :, None]  # (B, K, T, A)
+        if self.location is not None:
+            z = z + self.location(moved)
+        return self.energy(torch.tanh(z)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def _energies_in_blocks(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
+        """The same numbers, one sequence at a time: (T, A) stays in the processor's cache, (B, K, T, A) would not."""
+        (B, T, A), K = keys.shape, query.shape[1]
+        z, out = keys.new_empty(T, A), keys.new_empty(B, K, T)
+        for b in range(B):
+            for k in range(K):
+                if moved is not None and self.location is not None:
+                    torch.addmm(keys[b], moved[b, k], self.location.weight.t(), out=z)
+                    z.add_(query[b, k])
+                else:
+                    torch.add(keys[b], query[b, k], out=z)
+                torch.mv(z.tanh_(), self.energy.weight[0], out=out[b, k])
+        return out
