@@ -128,3 +128,14 @@ def test_configs_that_cannot_be_built_are_named():
         RNNT(PRESETS["tiny"], numbered_tokens(5, "attention"))
     with pytest.raises(BadInputError, match="with an eos"):
         AED(AEDConfig(), numbered_tokens(5, "transducer"))
+
+
+@torch.no_grad()
+def test_an_utterance_without_frames_harms_no_other():
+    x, lengths = torch.randn(2, 9, 240).double(), torch.tensor([9, 0])
+    aed = network("aed")
+    rows, _ = aed.start(aed.encode(x, lengths))
+    alone, _ = aed.start(aed.encode(x[:1], lengths[:1]))
+    assert torch.isfinite(rows).all() and torch.allclose(rows[0], alone[0], atol=1e-12)
+    f, frames = network("rnnt").encode(x, lengths)
+    assert torch.isfinite(f).all() and frames.tolist() == [9, 0]

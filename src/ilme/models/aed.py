@@ -102,8 +102,9 @@ class AED(nn.Module):
         return self.output.weight.device
 
     def encode(self, features: Tensor, lengths: Tensor) -> Memory:
+        """Memory of B utterances; one without frames is heard as a single frame."""
         h, lengths = self.encoder(features, lengths)
-        outside = torch.arange(h.shape[1], device=h.device) >= lengths[:, None]
+        outside = torch.arange(h.shape[1], device=h.device) >= lengths[:, None].clamp(min=1)
         padding = torch.zeros(outside.shape, device=h.device, dtype=h.dtype).masked_fill_(outside, -torch.inf)
         return h, self.attend.key(h), padding
 

@@ -52,7 +52,7 @@ class EncoderConfig:
 
 
 class LSTMEncoder(nn.Module):
-    """h_enc = Encoder(x): (B, T, features) to (B, T', outputs)."""
+    """h_enc = Encoder(x): (B, T, features) to (B, T', outputs). An utterance may have no frame at all."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.bidirectional:  # the backward direction must start at each utterance's own last frame
-            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
             x, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
         else:
             x, _ = self.lstm(x)
