@@ -187,11 +187,31 @@ class TransducerStream:
             if symbols == self.options.max_symbols or not len(rows):
                 break
             floor = self._floor(done)
+            if not rows.is_cuda:
+                rows, logp = self._promising(open_, rows, logp, floor)
+                if not len(rows):
+                    break
             open_ = self._expand(open_, rows, logp, blank, floor, live)
             if not open_.path.is_cuda and not bool((open_.path > -torch.inf).any()):
                 break
-        self.beam = self._best(done, self.options.beam)  # type: ignore[arg-type]
-        self.pool.touch(self.beam.slot)
+        if done.path.shape[1] > self.options.beam:  # type: ignore[union-attr]
+            done = self._best(done, self.options.beam)  # type: ignore[arg-type]
+            self.pool.touch(done.slot)
+        self.beam = done  # type: ignore[assignment]
+
+    def _promising(self, beam: Beam, rows: Tensor, logp: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows with a label that may pass the floor, judged without the external LM: log P_T ≤ 0 only lowers it.
+
+        On most frames there is none, and neither the LM nor a sort over the vocabulary is needed.
+        """
+        upper = logp
+        if self.weights.subtracted:
+            rival = self.subtracted.read(beam.slot.flatten()[rows], self.pool.labels)
+            upper = torch.add(logp, rival, alpha=-self.weights.subtracted)
+        upper[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
+        bound = self.total(beam).flatten()[rows] + upper.amax(1) + self.weights.length
+        keep = (bound >= floor.flatten()[rows // beam.path.shape[1]]).nonzero().squeeze(1)
+        return rows[keep], logp[keep]
 
     def _join(
         self, f: Tensor, beam: Beam, live: Tensor, gate: BlankGate | None, t: int
@@ -225,8 +245,7 @@ class TransducerStream:
         lm = self.lm.read(slots, self.pool.labels)
         subtracted = self.subtracted.read(slots, self.pool.labels)
         gain = fuse(logp, lm, subtracted, 1.0, self.weights)
-        gain = gain.clone() if gain is logp else gain
-        gain[:, self.search.model.tokens.blank] = -torch.inf
+        gain[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
         aware = self._blank_aware_label(blank).flatten()[rows] if self.options.blank_aware else None
         if aware is not None:
             gain = gain + aware[:, None]
@@ -275,8 +294,8 @@ class TransducerStream:
 
     def _floor(self, done: Beam) -> Tensor:
         """The score (B, 1) that a sequence must exceed to have a chance: the K-th best of those that took blank."""
-        K = self.options.beam
-        return self.total(done).topk(K, dim=1).values[:, -1:]
+        K, total = self.options.beam, self.total(done)
+        return total.amin(1, keepdim=True) if total.shape[1] == K else total.topk(K, dim=1).values[:, -1:]
 
     def _best(self, beam: Beam, count: int) -> Beam:
         return beam.take(self.total(beam).topk(min(count, beam.path.shape[1]), dim=1).indices)
