@@ -20,6 +20,9 @@ from ilme.errors import IlmeError
 
 # name: (module:function, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "text prepare": ("ilme.commands.text:prepare", "clean, split, deduplicate and hold out text"),
+    "text bpe": ("ilme.commands.text:bpe", "word pieces (sentencepiece BPE) from text"),
+    "text tokenize": ("ilme.commands.text:tokenize", "text to a memory-mapped token file"),
     "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
     "info": ("ilme.commands.info:info", "parameters of a network, by component"),
     "perplexity": (
@@ -30,6 +33,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data show": ("ilme.commands.data:show", "hours, speakers, words, lengths, and what looks wrong"),
     "data split": ("ilme.commands.data:split", "split cuts by speaker, call or chapter"),
     "data shard": ("ilme.commands.data:shard", "pack cuts and their audio into Lhotse Shar shards"),
+    "tune": ("ilme.commands.tune:tune", "find fusion weights on a dev set, in a few decodes"),
+    "evaluate": ("ilme.commands.evaluate:evaluate", "decode a test set and measure it, with intervals"),
+    "compare": ("ilme.commands.compare:compare", "several systems in one table, with paired tests"),
+    "report": ("ilme.commands.report:report", "one HTML file that shows all results"),
 }
 
 

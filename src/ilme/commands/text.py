@@ -1,0 +1,86 @@
+"""`ilme text prepare`, `ilme text bpe`, `ilme text tokenize`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ilme.data.text import PrepareOptions
+
+
+def prepare(
+    inputs: list[str],
+    out: str,
+    exclude: list[str] | None = None,
+    options: PrepareOptions = PrepareOptions(),  # noqa: B008 – frozen
+    strict: bool = False,
+) -> int:
+    """Prepares text for a language model: reads, splits into sentences, normalises, excludes, deduplicates.
+
+    Writes OUT/train.txt, OUT/heldout.txt, OUT/excluded.jsonl and OUT/report.json, one sentence to a line.
+
+    Args:
+        inputs: Files and globs: plain text, .gz, .xz, .bz2, tar archives, .jsonl manifests with a field `text`.
+        out: Folder to write.
+        exclude: Evaluation texts or manifests; a sentence that shares 8 words in a row with one of them is left out.
+        options: How to prepare.
+        strict: End with status 1 if anything could not be read.
+    """
+    from ilme.data.text import prepare as run
+
+    began = time.perf_counter()
+    report = run(inputs, out, exclude or (), options)
+    for problem in report.problems[:20]:
+        print(f"problem: {problem['name']}: {problem['reason']}")
+    if len(report.problems) > 20:
+        print(f"problem: {len(report.problems) - 20} more in {Path(out) / 'report.json'}")
+    seconds = time.perf_counter() - began
+    words = report.train_words + report.heldout_words
+    rate = words / seconds * 60
+    print(f"{report.texts} texts, {report.found} sentences found in {seconds:.1f} s ({rate:.3g} words a minute)")
+    for name, sentences, words in (
+        ("train", report.train, report.train_words),
+        ("heldout", report.heldout, report.heldout_words),
+    ):
+        print(f"{name:<8} {sentences:>10} sentences {words:>12} words -> {Path(out) / name}.txt")
+    for reason, count in sorted(report.dropped.items()):
+        print(f"left out {count:>10} sentences: {reason}")
+    return 1 if strict and report.problems else 0
+
+
+def bpe(inputs: list[str], out: str, vocab_size: int = 4000, coverage: float = 1.0, threads: int = 2) -> None:
+    """Trains word pieces (sentencepiece BPE) on text, one sentence to a line.
+
+    Args:
+        inputs: Files and globs of text, as `ilme text prepare` writes it.
+        out: The sentencepiece model to write.
+        vocab_size: All ids, the special slot and <unk> included.
+        coverage: Share of the characters that get a piece.
+        threads: Threads; the result does not depend on it.
+    """
+    from ilme.data.tokenize import text_lines
+    from ilme.data.tokenizer import SentencePieceTokenizer
+
+    tokenizer = SentencePieceTokenizer.train(text_lines(inputs), vocab_size, coverage=coverage, threads=threads)
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(out)
+    print(f"{len(tokenizer)} ids -> {out}")
+
+
+def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> None:
+    """Writes text as a memory-mapped token file, each sentence followed by the end of sentence.
+
+    Args:
+        inputs: Files and globs of text, one sentence to a line.
+        tokenizer: A sentencepiece model, as `ilme text bpe` writes it.
+        out: The token file to write.
+        threads: Threads of the tokenizer.
+    """
+    from ilme.data.tokenize import tokenize_text
+    from ilme.data.tokenizer import SentencePieceTokenizer
+
+    began = time.perf_counter()
+    counts = tokenize_text(inputs, SentencePieceTokenizer.load(tokenizer), out, threads)
+    share = counts.unknown / max(counts.ids, 1)
+    print(f"{counts.sentences} sentences, {counts.words} words, {counts.ids} ids -> {out}")
+    print(f"{counts.unknown} unknown ids ({share:.3%}); {time.perf_counter() - began:.1f} s")

@@ -1,0 +1,182 @@
+"""Reading text of any size, age and origin: globs, compression, archives, manifests, odd encodings.
+
+Nothing here holds more than one line and one decoding buffer. What cannot be read is reported, never
+dropped in silence.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import glob
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ilme.errors import BadInputError
+
+__all__ = ["TextSource", "expand", "read_lines", "sources"]
+
+LONGEST_LINE = 1 << 20  # characters; longer lines arrive in pieces
+_HEAD = 1 << 16
+_DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError)
+_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+Report = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """One text, decoded: its name and its lines without line ends."""
+
+    name: str
+    lines: Iterator[str]
+
+
+def expand(patterns: Sequence[str]) -> list[Path]:
+    """The files that names and globs (`**` included) stand for, each pattern's in sorted order, none twice.
+
+    Raises:
+        BadInputError: A pattern that matches no file.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        path = Path(pattern)
+        names = [path] if path.is_file() else sorted(Path(p) for p in glob.iglob(pattern, recursive=True))  # noqa: PTH207
+        files = [p for p in names if p.is_file()]
+        if not files:
+            hint = "; give its files as a glob, such as FOLDER/**/*.txt" if path.is_dir() else ""
+            raise BadInputError(f"no text file matches {pattern}{hint}")
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def sources(paths: Sequence[Path], report: Report) -> Iterator[TextSource]:
+    """Every text in the files; a tar archive holds one for each of its members. Use each up before the next.
+
+    Args:
+        paths: The files: plain, .gz, .xz, .bz2, .tar and compressed tar, .jsonl (the field `text` of each line).
+        report: Called with a name and a reason for everything that cannot be read.
+    """
+    for path in paths:
+        if ".tar" in path.suffixes or path.suffix == ".tgz":
+            yield from _members(path, report)
+            continue
+        try:
+            with _OPENERS.get(path.suffix, _open_plain)(path) as stream:
+                yield TextSource(str(path), _text(stream, str(path), report))
+        except _DAMAGE as error:
+            report(str(path), f"cannot be opened: {error}")
+
+
+def _open_plain(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _members(path: Path, report: Report) -> Iterator[TextSource]:
+    try:
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.isfile() else None
+                if stream is not None:
+                    name = f"{path}:{member.name}"
+                    yield TextSource(name, _text(stream, name, report))
+    except _DAMAGE as error:
+        report(str(path), f"the archive is damaged or cut off: {error}")
+
+
+def _text(stream: IO[bytes], name: str, report: Report) -> Iterator[str]:
+    """The lines of one byte stream; a manifest gives its transcripts."""
+    lines = read_lines(stream, name, report)
+    return _transcripts(lines, name, report) if _is_manifest(name) else lines
+
+
+def _is_manifest(name: str) -> bool:
+    return name.removesuffix(".gz").removesuffix(".xz").removesuffix(".bz2").endswith((".jsonl", ".ndjson"))
+
+
+def _transcripts(lines: Iterator[str], name: str, report: Report) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            report(f"{name}, line {number}", "not JSON")
+            continue
+        text = entry.get("text") if isinstance(entry, dict) else None
+        if isinstance(text, str):
+            yield text
+        else:
+            report(f"{name}, line {number}", "no field 'text'")
+
+
+def read_lines(stream: IO[bytes], name: str, report: Report) -> Iterator[str]:
+    """Lines without their ends, whatever ends them; a line over LONGEST_LINE characters comes in pieces."""
+    try:
+        head = _read_head(stream)
+        encoding = _encoding(head)
+        if encoding is None:
+            report(name, "is binary, not text")
+            return
+        if encoding == "cp1252":
+            report(name, "is not UTF-8; read as Windows-1252")
+        buffered = io.BufferedReader(_Joined(head, stream), 1 << 16)
+        with io.TextIOWrapper(buffered, encoding, errors="replace", newline=None) as text:
+            while line := text.readline(LONGEST_LINE):
+                yield line.rstrip("\n")
+    except _DAMAGE as error:
+        report(name, f"is damaged or cut off: {error}")
+    except UnicodeError as error:
+        report(name, f"cannot be decoded to its end: {error}")
+
+
+def _read_head(stream: IO[bytes]) -> bytes:
+    head = b""
+    while len(head) < _HEAD and (more := stream.read(_HEAD - len(head))):
+        head += more
+    return head
+
+
+def _encoding(head: bytes) -> str | None:
+    """The encoding that the start of a text shows; None where it is no text."""
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if head.startswith(mark):
+            return name
+    control = sum(head.count(bytes([i])) for i in range(32) if i not in (9, 10, 11, 12, 13, 27))
+    if control > len(head) // 100:
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")("strict").decode(head)
+        return "utf-8"
+    except UnicodeDecodeError:
+        return "cp1252"
+
+
+class _Joined(io.RawIOBase):
+    """Bytes already read, then the rest of their stream."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._head[: len(buffer)]
+        self._head = self._head[len(buffer) :]
+        if not data:
+            data = self._rest.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
