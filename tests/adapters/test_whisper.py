@@ -126,3 +126,11 @@ def test_multilingual_prefix_and_its_errors():
 def test_audio_longer_than_the_window_is_refused(model):
     with pytest.raises(BadInputError, match="takes 1 s at once"):
         model.features([np.zeros(40_000, dtype=np.float32)])
+
+
+def test_english_only_inventories_name_languages_too(monkeypatch):
+    """tiny.en has <|en|> and <|de|> among its units, but does not start with a language."""
+    words = WhisperWords(languages=("en", "de"))
+    monkeypatch.setattr("ilme.adapters.whisper.ENGLISH_ONLY", len(words.tokens))
+    names = [words.tokens.pieces[i] for i in tiny_whisper(words).prefix]
+    assert names == ["<|startoftranscript|>", "<|notimestamps|>"]

@@ -13,33 +13,31 @@ punctuation, but no quotation marks, colons or dashes (they are suppressed). So 
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from ilme.data.exclude import Exclusion
+from ilme.data.sentences import guess_layout, paragraphs, split_sentences
+from ilme.data.textfiles import expand, sources
 from ilme.errors import BadInputError
 
-__all__ = ["clean", "group", "needs_recasing", "recase", "sentences"]
+__all__ = ["DomainText", "clean", "domain_lines", "group", "needs_recasing", "recase"]
 
 # What becomes of a mark that the model does not write; a mark that is not named here becomes a space.
 SUBSTITUTES = {";": ",", ":": ",", "—": ", ", "–": ", ", "--": ", ", "…": "...", "’": "'", "‘": "'", "&": " and "}
 QUOTES = re.compile("[\"“”„«»‟]|``|''")
 LOOSE_QUOTE = re.compile(r"(?<!\w)'(?=[A-Z])|(?<=[.!?,])'(?=\s|$)")
 BRACKETED = re.compile(r"\[[^\]]{0,80}\]")
-ABBREVIATIONS = frozenset(
-    re.findall(
-        r"[\w']+",
-        """mr mrs ms dr st messrs prof rev hon capt col gen lt sgt jr sr esq etc vs no vol""",
-    )
-)
 FIRST_PERSON = re.compile(r"\bi(?=$|[\s,.!?]|'(?:m|ll|ve|d|s)\b)")
-END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 QUESTION = frozenset(
     re.findall(
         r"[\w']+",
-        """what who whom whose when where why how which is are was were do does did can could will would shall should may
-    have has had am isn't aren't don't doesn't didn't can't won't""",
+        """what who whom whose when where why how which is are was were do does did can could will would shall
+        should may have has had am isn't aren't don't doesn't didn't can't won't""",
     )
 )
 
@@ -65,18 +63,6 @@ def clean(text: str, never: Iterable[str] = ()) -> str:
     text = re.sub(r"(?:\s*,)+(?=[.!?])|^[\s,]+", "", text)
     text = re.sub(r",(?:\s*,)+", ",", text)
     return " ".join(text.split())
-
-
-def sentences(text: str) -> list[str]:
-    """Running text cut after . ! ? before a capital, but not after abbreviations and initials."""
-    parts: list[str] = []
-    for piece in END.split(text):
-        last = re.search(r"(\w+)\.$", parts[-1]) if parts else None
-        if last and (last[1].lower() in ABBREVIATIONS or re.fullmatch(r"[A-Z]", last[1])):
-            parts[-1] += " " + piece
-        elif piece.strip():
-            parts.append(piece.strip())
-    return parts
 
 
 def group(lines: Sequence[str], words: float = 18.0, seed: int = 0) -> Iterator[str]:
@@ -125,3 +111,81 @@ def recase(line: str, names: Iterable[str] = ()) -> str:
     if line[-1] in ".!?,":
         return line
     return line + ("?" if first in QUESTION and len(line.split()) > 2 else ".")
+
+
+@dataclass(frozen=True)
+class DomainText:
+    """Lines for an LM, and what was done to get them.
+
+    Attributes:
+        lines: One utterance-like line each.
+        words: Words in them.
+        excluded: Sentences left out because they share an n-gram of words with the evaluation text.
+        recased: Whether case and final marks were put in.
+        problems: Files, or parts of files, that could not be read, with the reason.
+    """
+
+    lines: list[str]
+    words: int
+    excluded: int
+    recased: bool
+    problems: tuple[str, ...]
+
+
+def domain_lines(
+    patterns: Sequence[str],
+    *,
+    never: Iterable[str] = (),
+    evaluation: Iterable[str] = (),
+    cased: bool = True,
+    words: float = 9.0,
+    overlap: int = 8,
+    seed: int = 0,
+) -> DomainText:
+    """Reads text files and returns lines in the model's written style.
+
+    Args:
+        patterns: Files or globs; archives and manifests too.
+        never: Characters that the model cannot put out.
+        evaluation: Texts that must not be learned, such as the dev transcripts.
+        cased: Whether the model writes case and punctuation.
+        words: Mean length that neighbouring sentences are joined to; lines of a text that stand alone are not joined.
+        overlap: Words in the n-gram that counts as overlap.
+        seed: Of the lengths.
+    """
+    never = list(never)
+    exclusion = Exclusion.from_texts(evaluation, overlap)
+    problems: list[str] = []
+    lines: list[str] = []
+    excluded = 0
+    for source in sources(expand(list(patterns)), lambda name, reason: problems.append(f"{name}: {reason}")):
+        head = list(itertools.islice(source.lines, 4000))
+        layout = guess_layout(head)
+        found = [split_sentences(p) for p in paragraphs(itertools.chain(head, source.lines), layout)]
+        flat = [s for sentences in found for s in sentences]
+        for run in _runs(flat, exclusion):
+            excluded += run is None
+            if run is not None:
+                cleaned = [c for c in (clean(s, never) for s in run) if any(x.isalnum() for x in c)]
+                lines += cleaned if layout == "lines" else group(cleaned, words, seed + len(lines))
+    if not lines:
+        raise BadInputError(f"the text holds no sentence{': ' + problems[0] if problems else ''}")
+    recased = cased and needs_recasing(lines)
+    if recased:
+        lines = [recase(line) for line in lines]
+    return DomainText(lines, sum(len(line.split()) for line in lines), excluded, recased, tuple(problems))
+
+
+def _runs(sentences: list[str], exclusion: Exclusion) -> Iterator[list[str] | None]:
+    """Stretches of sentences that are kept; None stands for each one that is left out."""
+    held: list[str] = []
+    for sentence, shared in zip(sentences, exclusion.overlaps(sentences), strict=True):
+        if shared is None:
+            held.append(sentence)
+            continue
+        if held:
+            yield held
+            held = []
+        yield None
+    if held:
+        yield held

@@ -32,6 +32,7 @@ NON_SPEECH = [
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]"),
     *("{{", "}}", "♪♪", "♪♪♪"),
 ]
+ENGLISH_ONLY = 51864  # output units of every English-only model
 MUSIC = frozenset("♩♪♫♬♭♮♯")
 
 
@@ -85,7 +86,8 @@ class WhisperVocabulary:
 
     @property
     def multilingual(self) -> bool:
-        return "<|en|>" in self.ids and "<|transcribe|>" in self.ids and "<|de|>" in self.ids
+        """Whether the labels start with language and task; English-only models name the languages too."""
+        return "<|en|>" in self.ids and len(self.tokenizer.tokens) != ENGLISH_ONLY
 
     @property
     def timestamps(self) -> list[int]:

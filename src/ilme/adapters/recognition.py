@@ -1,0 +1,68 @@
+"""An adapted model as a `Recogniser`: encoder states are kept small, and output is no longer than speech can be.
+
+Between decodes the encoder's output waits (T, D per utterance) in place of every layer's keys and values, which are
+2·layers times as large and made in no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from ilme.adapters.hf import TransformerAED
+from ilme.data.audio import Samples
+from ilme.errors import BadInputError
+from ilme.fusion import Fusion, FusionWeights
+from ilme.nest import State
+from ilme.protocols import TokenScorer
+from ilme.recognition import Recogniser
+from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.hypothesis import NBest
+
+__all__ = ["SEARCH", "AdaptedRecogniser"]
+
+LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
+SPARE_LABELS = 12  # short utterances need a few more than their length suggests
+# Length normalisation as in openai-whisper; nothing is said more than four times in a row.
+SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448)
+
+
+class AdaptedRecogniser(Recogniser):
+    """A `Recogniser` over a `TransformerAED`.
+
+    Args:
+        model: The model.
+        lm: What is added.
+        subtracted: What is subtracted.
+        options: How to search.
+    """
+
+    def __init__(
+        self,
+        model: TransformerAED,
+        *,
+        lm: TokenScorer | None = None,
+        subtracted: TokenScorer | None = None,
+        options: AttentionOptions = SEARCH,
+    ) -> None:
+        super().__init__(
+            model, model.features, model.tokenizer, lm=lm, subtracted=subtracted, options=options, rate=16_000
+        )
+
+    @torch.inference_mode()
+    def encode(self, audio: Sequence[Samples]) -> State:
+        """Encoder states (B, T, D), their mask, and the longest output (B,) that the audio allows."""
+        limits = [min(self.model.max_labels, int(len(a) / 16_000 * LABELS_PER_SECOND) + SPARE_LABELS) for a in audio]
+        features, lengths = self.features(audio)
+        hidden, mask = self.model.hidden(features.to(self.model.device), lengths.to(self.model.device))
+        return {"hidden": hidden, "mask": mask, "limits": torch.tensor(limits, device=hidden.device)}
+
+    def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
+        if not isinstance(self.options, AttentionOptions):
+            raise BadInputError("an attention model is searched with AttentionOptions")
+        options = replace(self.options, beam=beam, nbest=min(self.options.nbest, beam))
+        search = AttentionSearch(self.model, Fusion(self.lm, self.subtracted, weights), options)
+        lists = search(self.model.memory(encoded["hidden"], encoded["mask"]), encoded["limits"])
+        return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]

@@ -1,0 +1,62 @@
+"""Cuts long recordings into windows that a model can take, at the quietest places, and finds silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ilme.data.audio import Samples
+from ilme.errors import BadInputError
+
+__all__ = ["Window", "cut_windows", "is_silent"]
+
+FRAME = 0.02  # seconds over which loudness is measured
+QUIET = 10 ** (-65 / 20)  # −65 dB of full scale: below this nothing was recorded
+
+
+@dataclass(frozen=True)
+class Window:
+    """Samples start … end of a recording, in seconds."""
+
+    start: float
+    end: float
+    samples: Samples
+
+
+def cut_windows(samples: Samples, rate: int, longest: float, earliest: float = 0.5) -> list[Window]:
+    """Windows of at most `longest` seconds that together are the whole recording.
+
+    Each cut is in the middle of the quietest 0.3 s between `earliest`·longest and longest after the last one, so
+    that hardly any word is cut in two.
+    """
+    if longest <= 0 or not 0 < earliest < 1:
+        raise BadInputError(f"windows need a length, got longest={longest} and earliest={earliest}")
+    hop = int(FRAME * rate)
+    limit = int(longest * rate)
+    windows = []
+    at = 0
+    while len(samples) - at > limit:
+        low = at + int(limit * earliest)
+        energy = _energy(samples[low : at + limit], hop)
+        smooth = np.convolve(energy, np.ones(15), mode="same") if len(energy) >= 15 else energy
+        cut = low + int(np.argmin(smooth)) * hop + hop // 2
+        windows.append(Window(at / rate, cut / rate, samples[at:cut]))
+        at = cut
+    windows.append(Window(at / rate, len(samples) / rate, samples[at:]))
+    return windows
+
+
+def is_silent(samples: Samples) -> bool:
+    """Whether even the loudest 20 ms are below −65 dB of full scale."""
+    if samples.size == 0:
+        return True
+    return bool(_energy(samples, 320).max() < QUIET**2)
+
+
+def _energy(samples: Samples, hop: int) -> NDArray[np.float64]:
+    """Mean square of each frame of `hop` samples; the last, shorter one counts too."""
+    padded = np.pad(samples.astype(np.float64), (0, -len(samples) % hop))
+    energy: NDArray[np.float64] = np.square(padded).reshape(-1, hop).mean(1)
+    return energy
