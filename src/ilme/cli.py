@@ -37,6 +37,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("ilme.commands.evaluate:evaluate", "decode a test set and measure it, with intervals"),
     "compare": ("ilme.commands.compare:compare", "several systems in one table, with paired tests"),
     "report": ("ilme.commands.report:report", "one HTML file that shows all results"),
+    "train rnnt": ("ilme.commands.train:train_rnnt", "train an RNN-T"),
+    "train aed": ("ilme.commands.train:train_aed", "train an attention encoder-decoder"),
+    "train lm": ("ilme.commands.train:train_lm", "train an LSTM language model"),
 }
 
 

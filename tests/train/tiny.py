@@ -1,6 +1,7 @@
-"""Twenty synthetic utterances, tiny networks, and a run of them: used by the tests, and by the processes they start.
+"""Twenty synthetic utterances, tiny networks, and a run of them: used by the tests, and by the processes
+they start.
 
-    python tests/train/tiny.py OUT [resume] [key=value …]     keys: kind, steps, accumulate, pause, average, …
+python tests/train/tiny.py OUT [resume] [key=value …]     keys: kind, steps, accumulate, pause, average, …
 """
 
 from __future__ import annotations

@@ -156,7 +156,6 @@ class Trainer:
         batches = endless(self.source)
         started, shown_at, shown_hours = time.monotonic(), time.monotonic(), progress.hours
         before, first = progress.seconds, progress.step
-        losses: list[float] = []
         while progress.step < loop.steps:
             progress.step += 1
             done = self._step(batches)
@@ -164,7 +163,7 @@ class Trainer:
             progress.hours += done.hours
             if done.finite:
                 progress.bad_in_a_row = 0
-                losses.append(done.loss)
+                progress.window = (progress.window[0] + done.loss, progress.window[1] + 1)
             else:
                 self._note_bad(done, journal)
             step = progress.step
@@ -172,13 +171,13 @@ class Trainer:
                 now = time.monotonic()
                 speed = (progress.hours - shown_hours) / max(1e-9, now - shown_at)
                 pace = (now - started) / max(1, step - first)
-                mean = sum(losses) / len(losses) if losses else math.nan
+                mean = progress.window[0] / progress.window[1] if progress.window[1] else math.nan
                 journal.show(step, mean, speed, pace * (loop.steps - step))
                 values = {"loss": mean, "rate": self._rate(step), "gradient": done.gradient,
                           "epoch": self.source.state_dict().get("epoch", 0),
                           "seconds": round(progress.seconds, 3), "hours_per_second": speed}  # fmt: skip
                 journal.write(step, progress.hours, {k: v for k, v in values.items() if math.isfinite(v)})
-                losses, shown_at, shown_hours = [], now, progress.hours
+                progress.window, shown_at, shown_hours = (0.0, 0), now, progress.hours
             if self._after_step(journal, started):
                 return
 

@@ -66,7 +66,8 @@ def make_optimiser(model: nn.Module, options: OptimiserOptions) -> torch.optim.A
         {"params": parameters, "factor": factor, "weight_decay": decay}
         for (factor, decay), parameters in groups.items()
     ]
-    return torch.optim.AdamW(settings, lr=options.rate, betas=(options.beta1, options.beta2))
+    fused = torch.cuda.is_available()  # one kernel for all parameters
+    return torch.optim.AdamW(settings, lr=options.rate, betas=(options.beta1, options.beta2), fused=fused)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -41,6 +41,7 @@ class Progress:
         since_best: Evaluations since then.
         bad_in_a_row: Steps skipped in a row.
         bad_total: Steps skipped in all.
+        window: Sum of the losses since the last line of the log, and their number.
         sources: State of each rank's batches.
         seed: The run's seed; with step and rank it makes all random numbers.
     """
@@ -53,6 +54,7 @@ class Progress:
     since_best: int = 0
     bad_in_a_row: int = 0
     bad_total: int = 0
+    window: tuple[float, int] = (0.0, 0)
     sources: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 0
 

@@ -36,13 +36,13 @@ class BatchSource(Protocol):
 
 def endless(source: BatchSource) -> Iterator[Any]:
     """Epoch after epoch."""
-    while True:
-        empty = True
+    empty = 0  # epochs in a row; one is what remains of an epoch after a checkpoint at its end
+    while empty < 2:
+        empty += 1
         for batch in source:
-            empty = False
+            empty = 0
             yield batch
-        if empty:
-            raise BadInputError("an epoch without a single batch: is there data, and as many batches as processes?")
+    raise BadInputError("an epoch without a single batch: is there data, and as many batches as processes?")
 
 
 @dataclass(frozen=True)

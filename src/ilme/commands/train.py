@@ -1,0 +1,117 @@
+"""`ilme train rnnt`, `ilme train aed`, `ilme train lm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from ilme.data.features import FrontendConfig
+from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOptions, WarmStart
+from ilme.train.runs import MonitorOptions, SpeechData, TextData
+
+Preset = Literal["paper", "small", "tiny"]
+
+
+def train_rnnt(
+    out: str = "out/rnnt",
+    data: SpeechData = SpeechData(),
+    preset: Preset = "small",
+    model: dict[str, Any] | None = None,
+    frontend: FrontendConfig = FrontendConfig(),
+    loop: LoopOptions = LoopOptions(),
+    optimiser: OptimiserOptions = OptimiserOptions(),
+    warm_start: WarmStart = WarmStart(),
+    monitor: MonitorOptions = MonitorOptions(),
+    resume: bool = False,
+) -> None:
+    """Train an RNN-T. Several GPUs or machines: start it with torchrun.
+
+    Args:
+        out: Folder of the run: the model, checkpoints, metrics.jsonl, curves.png.
+        data: Transcribed speech.
+        preset: Size of the network.
+        model: Fields of the network's config that differ from the preset, such as {encoder: {hidden: 320}}.
+        frontend: How audio becomes features; stored with the model.
+        loop: How long, how often, and when to stop.
+        optimiser: AdamW and its learning rate.
+        warm_start: Weights to begin with.
+        monitor: Text on which the internal LM is measured.
+        resume: Go on from the last checkpoint in `out`, if there is one.
+    """
+    from ilme.train.runs import run_speech
+
+    progress = run_speech(
+        "rnnt", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, resume=resume
+    )
+    _summary(out, progress)
+
+
+def train_aed(
+    out: str = "out/aed",
+    data: SpeechData = SpeechData(),
+    preset: Preset = "small",
+    model: dict[str, Any] | None = None,
+    frontend: FrontendConfig = FrontendConfig(),
+    aed: AedOptions = AedOptions(),
+    loop: LoopOptions = LoopOptions(),
+    optimiser: OptimiserOptions = OptimiserOptions(),
+    warm_start: WarmStart = WarmStart(),
+    monitor: MonitorOptions = MonitorOptions(),
+    resume: bool = False,
+) -> None:
+    """Train an attention encoder-decoder. Several GPUs or machines: start it with torchrun.
+
+    Args:
+        out: Folder of the run: the model, checkpoints, metrics.jsonl, curves.png.
+        data: Transcribed speech.
+        preset: Size of the network.
+        model: Fields of the network's config that differ from the preset, such as {ctc: true}.
+        frontend: How audio becomes features; stored with the model.
+        aed: Label smoothing, scheduled sampling, auxiliary CTC.
+        loop: How long, how often, and when to stop.
+        optimiser: AdamW and its learning rate.
+        warm_start: Weights to begin with.
+        monitor: Text on which the internal LM is measured.
+        resume: Go on from the last checkpoint in `out`, if there is one.
+    """
+    from ilme.train.runs import run_speech
+
+    progress = run_speech(
+        "aed", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, aed, resume
+    )
+    _summary(out, progress)
+
+
+def train_lm(
+    out: str = "out/lm",
+    data: TextData = TextData(),
+    preset: Preset = "small",
+    model: dict[str, Any] | None = None,
+    lm: LmOptions = LmOptions(),
+    loop: LoopOptions = LoopOptions(),
+    optimiser: OptimiserOptions = OptimiserOptions(),
+    warm_start: WarmStart = WarmStart(),
+    resume: bool = False,
+) -> None:
+    """Train an LSTM language model. Several GPUs or machines: start it with torchrun.
+
+    Args:
+        out: Folder of the run: the model, checkpoints, metrics.jsonl, curves.png.
+        data: Text.
+        preset: Size of the network.
+        model: Fields of the network's config that differ from the preset, such as {hidden: 1024}.
+        lm: Which loss.
+        loop: How long, how often, and when to stop.
+        optimiser: AdamW and its learning rate.
+        warm_start: Weights to begin with.
+        resume: Go on from the last checkpoint in `out`, if there is one.
+    """
+    from ilme.train.runs import run_lm
+
+    _summary(out, run_lm(Path(out), data, preset, model or {}, loop, optimiser, warm_start, lm, resume))
+
+
+def _summary(out: str, progress: Any) -> None:
+    best = "" if progress.best is None else f", best held-out loss {progress.best:.4f} at step {progress.best_step}"
+    skipped = f", {progress.bad_total} steps skipped" if progress.bad_total else ""
+    print(f"{out}: {progress.step} steps, {progress.hours:.1f} h of audio in {progress.seconds:.0f} s{best}{skipped}")
