@@ -185,7 +185,7 @@ def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     linear = torch.ops.onednn.qlinear_pointwise
 
     def product(x: Tensor) -> Tensor:
-        step = torch.linalg.vector_norm(x, torch.inf, 1, keepdim=True).div_(levels).clamp_(min=SMALLEST)
+        step = x.abs().amax(1, keepdim=True).div_(levels).clamp_(min=SMALLEST)
         levelled = torch.addcmul(shift, x, step.reciprocal()).to(torch.uint8)
         sums = linear(
             levelled, 1.0, offset, arranged, scale, no_offset, None, 1.0, 0, torch.float32, "none", [], ""
