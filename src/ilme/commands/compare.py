@@ -1,0 +1,38 @@
+"""`ilme compare`: results of several systems in one table, with paired tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ilme.tables import Style
+
+
+def compare(
+    results: list[Path], out: Path | None = None, name: str = "", style: Style = "terminal", words: int = 8
+) -> None:
+    """Put systems side by side: WER with intervals, every pair tested, words fixed and broken.
+
+    Args:
+        results: results.json files of `ilme evaluate`, on the same test set.
+        out: Also write all systems into one results file.
+        name: Name of the test set in tables.
+        style: terminal, markdown, latex, csv or json.
+        words: How many words fixed and broken to list for each pair; 0 lists none.
+    """
+    from ilme.analysis import word_changes
+    from ilme.results import Results, merge_results
+    from ilme.tables import comparison_table, main_table, render
+
+    merged = merge_results([Results.load(path) for path in results], name)
+    if out is not None:
+        merged.save(out)
+    print(render(main_table(merged), style))
+    if merged.comparisons:
+        print(render(comparison_table(merged), style))
+    if not words or style in ("csv", "json", "latex"):
+        return
+    for pair in merged.comparisons:
+        changes = word_changes(merged.measurements[pair.b], merged.measurements[pair.a])
+        for title, counter in (("fixed", changes.fixed), ("broken", changes.broken)):
+            listed = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in counter.most_common(words))
+            print(f"{pair.a} against {pair.b}, {title} {counter.total()}: {listed or '–'}")

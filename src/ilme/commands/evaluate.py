@@ -1,0 +1,106 @@
+"""`ilme evaluate`: decode a test set once, measure it, and write down that it was looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ilme.decoding import DecodingOptions
+from ilme.metrics import NormaliserName
+from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
+from ilme.tables import Style
+
+DECODING, TRANSDUCER, ATTENTION = DecodingOptions(), TransducerOptions(), AttentionOptions()
+
+
+def evaluate(
+    model: str,
+    test: Path,
+    out: Path,
+    weights: Path | None = None,
+    lm: str = "",
+    subtracted: str = "internal",
+    method: str = "BS",
+    label: str = "",
+    name: str = "",
+    beam: int = 25,
+    normaliser: NormaliserName = "none",
+    details: int = 12,
+    split: str = "",
+    limit: int = 0,
+    device: str = "cpu",
+    workers: int = 1,
+    hypotheses: Path | None = None,
+    ledger: Path | None = None,
+    style: Style = "terminal",
+    decoding: DecodingOptions = DECODING,
+    transducer: TransducerOptions = TRANSDUCER,
+    attention: AttentionOptions = ATTENTION,
+) -> None:
+    """Decode a test set with fixed weights and write OUT/results.json: WER with interval, errors by kind, transcripts.
+
+    Weights come from `ilme tune`; method, beam and normaliser are then the tuning's. Every look at the test set with
+    tuned weights is counted in a ledger beside the results.
+
+    Args:
+        model: A checkpoint of ours, or a model of others.
+        test: Utterances: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
+        out: Folder for results.json and the decode.
+        weights: tuning.json of `ilme tune`; without it nothing is fused.
+        lm: The external LM, as for `ilme tune`.
+        subtracted: What is subtracted, as for `ilme tune`.
+        method: Name of the method, where no weights are given.
+        label: Name of the model in tables; its path's last part by default.
+        name: Name of the test set; its path's last part by default.
+        beam: Of the search, where no weights are given.
+        normaliser: Of the texts, where no weights are given.
+        details: Explain the choice in so many utterances, label by label.
+        split: Only utterances whose split is this.
+        limit: At most this many utterances; 0 takes all.
+        device: Where everything runs.
+        workers: Processes on this machine, started with torchrun.
+        hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
+        ledger: Where looks are counted; test-looks.json beside OUT by default.
+        style: Of the printed table.
+        decoding: Batches and cache.
+        transducer: Search options of a transducer.
+        attention: Search options of an attention decoder.
+    """
+    from ilme.commands.workers import share_among
+
+    if share_among(workers):
+        return
+    from ilme.decoding import Processes
+    from ilme.evaluation import Plan, decode_system, measured_system
+    from ilme.ledger import record_look
+    from ilme.loading import Parts
+    from ilme.results import Results
+    from ilme.tables import main_table, render
+    from ilme.tuning_result import TuningResult
+    from ilme.utterances import read_utterances, references_of
+
+    processes = Processes.from_environment()
+    tuning = TuningResult.load(weights) if weights is not None else None
+    utterances = read_utterances(test, split=split, limit=limit)
+    plan = Plan(
+        label=label or Path(model).name,
+        method=tuning.method if tuning else method,
+        beam=tuning.beam if tuning else beam,
+        normaliser=tuning.normaliser if tuning else normaliser,
+        tuning=tuning,
+        details=details,
+    )
+    if hypotheses is not None:
+        system = measured_system(plan, hypotheses)
+    else:
+        fused = tuning is not None and tuning.weights.subtracted
+        parts = Parts(model, lm, subtracted if fused else "", device)
+        system = decode_system(plan, parts, utterances, out / "decode", decoding, transducer, attention, processes)
+    if processes.rank:
+        return
+    results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))
+    results.save(out / "results.json")
+    print(render(main_table(results), style))
+    looks = record_look(ledger or out.parent / "test-looks.json", results)
+    if looks:
+        print(f"This test set has been decoded with tuned weights {looks} time{'s' if looks > 1 else ''}.")

@@ -1,0 +1,88 @@
+"""`ilme tune`: fusion weights on a dev set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ilme.commands.progress import say, steps_table, utterance_progress
+from ilme.decoding import DecodingOptions
+from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
+from ilme.tuning import TuningOptions
+
+TUNING, DECODING, TRANSDUCER, ATTENTION = TuningOptions(), DecodingOptions(), TransducerOptions(), AttentionOptions()
+
+
+def tune(
+    model: str,
+    dev: Path,
+    out: Path,
+    lm: str = "",
+    subtracted: str = "internal",
+    split: str = "",
+    limit: int = 0,
+    device: str = "cpu",
+    workers: int = 1,
+    tuning: TuningOptions = TUNING,
+    decoding: DecodingOptions = DECODING,
+    transducer: TransducerOptions = TRANSDUCER,
+    attention: AttentionOptions = ATTENTION,
+) -> None:
+    """Find fusion weights on a dev set in a few decodes; `ilme evaluate --weights OUT/tuning.json` uses them.
+
+    Can be stopped at any moment and started again. Under torchrun the processes share the work.
+
+    Args:
+        model: A checkpoint of ours, or a model of others: hub id, folder, .pt or whisper.cpp .bin.
+        dev: Utterances to tune on: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
+        out: Folder for tuning.json and the decodes.
+        lm: The external LM: a checkpoint of ours or an n-gram file.
+        subtracted: What is subtracted: internal, an estimator's name, or the file of a source-domain LM.
+        split: Only utterances whose split is this.
+        limit: At most this many utterances; 0 takes all.
+        device: Where everything runs.
+        workers: Processes on this machine, started with torchrun.
+        tuning: Method, ranges, beam, number of decodes and the like.
+        decoding: Batches and cache.
+        transducer: Search options of a transducer; the beam is tuning.beam.
+        attention: Search options of an attention decoder; the beam is tuning.beam.
+    """
+    from ilme.commands.workers import share_among
+    from ilme.errors import BadInputError
+
+    if share_among(workers):
+        return
+    if tuning.method != "BS" and not lm:
+        raise BadInputError(f"{tuning.method} needs an external LM; name one with --lm")
+    from ilme.decoding import Processes, SearchDecoder
+    from ilme.loading import Parts, load_recogniser
+    from ilme.tuning import tune as find_weights
+    from ilme.utterances import read_utterances
+
+    processes = Processes.from_environment()
+    subtracted = "" if tuning.method in ("BS", "SF") else subtracted
+    parts = Parts(model, lm, subtracted, device)
+    recogniser = load_recogniser(parts, transducer, attention)
+    utterances = read_utterances(dev, split=split, limit=limit)
+    from dataclasses import asdict, replace
+
+    options = replace(tuning, length_exponent=recogniser.length_exponent)
+    with utterance_progress(processes.rank == 0) as progress:
+        decoder = SearchDecoder(
+            recogniser,
+            utterances,
+            folder=out / "decodes",
+            about=asdict(parts) | {"dev": str(dev)},
+            options=decoding,
+            processes=processes,
+            progress=progress,
+        )
+        result = find_weights(
+            decoder,
+            {u.id: u.text for u in utterances},
+            options=options,
+            speakers={u.id: u.speaker for u in utterances},
+        )
+    if processes.rank == 0:
+        result.save(out / "tuning.json")
+        say(steps_table(result))

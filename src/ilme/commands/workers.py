@@ -1,0 +1,26 @@
+"""Several processes on this machine: the command starts itself again under torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from ilme.errors import BadInputError
+
+__all__ = ["share_among"]
+
+
+def share_among(workers: int) -> bool:
+    """True if the work was done by `workers` processes that this call started; False if this process is to do it."""
+    if workers < 1:
+        raise BadInputError(f"--workers must be at least 1, got {workers}")
+    if workers == 1 or "RANK" in os.environ:
+        return False
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)), **os.environ}
+    command = [sys.executable, *launcher, "-m", "ilme.cli", *sys.argv[1:]]
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code:
+        raise BadInputError(f"a worker ended with status {code}; what was decoded is kept, run the command again")
+    return True

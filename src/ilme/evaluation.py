@@ -1,0 +1,136 @@
+"""One system on a test set: decode, oracle, and the stories of a few utterances."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ilme.analysis import oracle
+from ilme.contributions import explain
+from ilme.decoding import DecodingOptions, Processes, SearchDecoder
+from ilme.errors import BadInputError
+from ilme.fusion import FusionWeights
+from ilme.loading import Parts, load_recogniser, run_time_parameters
+from ilme.metrics import NormaliserName, normaliser, unique_by_id
+from ilme.recognition import Recogniser
+from ilme.results import System
+from ilme.search.attention import AttentionOptions
+from ilme.search.hypothesis import NBest
+from ilme.search.transducer import TransducerOptions
+from ilme.tuning_result import TuningResult
+from ilme.utterances import Utterance
+
+__all__ = ["Plan", "decode_system", "evaluate_system", "measured_system"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is evaluated, and under which name.
+
+    Attributes:
+        label: Name of the model.
+        method: Name of the method.
+        beam: Of the search.
+        normaliser: Of the texts.
+        tuning: Where the weights come from; None fuses nothing.
+        details: How many utterances to explain label by label.
+    """
+
+    label: str
+    method: str
+    beam: int
+    normaliser: NormaliserName
+    tuning: TuningResult | None = None
+    details: int = 12
+
+    @property
+    def weights(self) -> FusionWeights:
+        return self.tuning.weights if self.tuning else FusionWeights()
+
+
+def decode_system(
+    plan: Plan,
+    parts: Parts,
+    utterances: Sequence[Utterance],
+    folder: Path,
+    decoding: DecodingOptions,
+    transducer: TransducerOptions,
+    attention: AttentionOptions,
+    processes: Processes,
+) -> System:
+    """Loads the parts, decodes with the plan's weights, and describes what came out."""
+    from ilme.commands.progress import utterance_progress
+
+    recogniser = load_recogniser(parts, transducer, attention)
+    with utterance_progress(processes.rank == 0) as progress:
+        decoder = SearchDecoder(
+            recogniser,
+            utterances,
+            folder=folder,
+            about=asdict(parts),
+            options=decoding,
+            processes=processes,
+            progress=progress,
+        )
+        return evaluate_system(plan, recogniser, decoder, utterances)
+
+
+def evaluate_system(
+    plan: Plan, recogniser: Recogniser, decoder: SearchDecoder, utterances: Sequence[Utterance]
+) -> System:
+    """Decodes once with the plan's weights; `seconds` is the wall time of that decode."""
+    began = time.perf_counter()
+    lists = decoder.decode(plan.weights, plan.beam)
+    seconds = time.perf_counter() - began
+    references = {u.id: u.text for u in utterances}
+    weights = plan.weights
+    return System(
+        model=plan.label,
+        method=plan.method,
+        weights=weights,
+        hypotheses={i: nbest[0].text for i, nbest in lists.items()},
+        dev_wer=round(plan.tuning.dev.rate, 4) if plan.tuning else None,
+        parameters=run_time_parameters(recogniser, lm=weights.lm > 0, subtracted=weights.subtracted > 0),
+        seconds=round(seconds, 3),
+        beam=plan.beam,
+        oracle_wer=round(oracle(lists, references, normaliser_name=plan.normaliser).rate, 4),
+        details=_details(plan, recogniser, lists, utterances) if decoder.processes.rank == 0 else {},
+        tuning=plan.tuning,
+    )
+
+
+def _details(
+    plan: Plan, recogniser: Recogniser, lists: Mapping[str, NBest], utterances: Sequence[Utterance]
+) -> dict[str, Any]:
+    """Stories of the utterances where fusion changed the choice, those it mended first."""
+    normalise = normaliser(plan.normaliser)
+    ranked: list[tuple[int, int, Utterance]] = []
+    for order, u in enumerate(utterances):
+        alone = max(lists[u.id], key=lambda h: h.scores.asr)
+        chosen = lists[u.id][0]
+        if alone.tokens != chosen.tokens:
+            right = normalise(chosen.text) == normalise(u.text)
+            ranked.append((0 if right else 1, order, u))
+    stories: dict[str, Any] = {}
+    for _, _, u in sorted(ranked, key=lambda r: r[:2])[: plan.details]:
+        encoded = recogniser.encode([u.samples(recogniser.rate)])
+        stories[u.id] = explain(recogniser, encoded, lists[u.id], plan.weights, u.text)
+    return stories
+
+
+def measured_system(plan: Plan, hypotheses: Path) -> System:
+    """A system whose texts another program wrote: lines of {"id", "text"}."""
+    rows = []
+    for number, line in enumerate(hypotheses.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            rows.append((str(row["id"]), str(row["text"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInputError(f'{hypotheses}, line {number}: expected {{"id", "text"}}, got {line[:80]!r}') from error
+    return System(plan.label, plan.method, plan.weights, unique_by_id(rows, str(hypotheses)), beam=plan.beam)

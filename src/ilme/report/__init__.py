@@ -1,0 +1,1 @@
+"""The HTML report: `build.py` gathers the data, the files beside it draw it in the browser."""

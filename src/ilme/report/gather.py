@@ -1,0 +1,239 @@
+"""What the report shows, as plain data: everything is counted here, the browser only draws."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ilme.analysis import word_changes
+from ilme.errors import BadInputError
+from ilme.metrics import Edit, Measurement, align
+from ilme.report.audio import data_uri
+from ilme.results import Results, System
+from ilme.tables import Table, comparison_table, main_table, p_value
+from ilme.tuning_result import TuningResult
+
+__all__ = ["gather_curves", "gather_set"]
+
+WORDS_LISTED = 10
+KINDS = {"substitute": "s", "delete": "d", "insert": "i"}
+
+
+def gather_set(results: Results, *, transcripts: int, audio: int) -> dict[str, Any]:
+    """All that is shown of one test set."""
+    rows = results.to_json()["results"]
+    systems = [
+        {**row, "name": s.name, "wer": f"{results.measurements[s.name].rate:.2f}"}
+        for row, s in zip(rows, results.systems, strict=True)
+    ]
+    return {
+        "name": results.name,
+        "lede": _lede(results),
+        "oneModel": len({s.model for s in results.systems}) == 1,
+        "systems": systems,
+        "headlines": _headlines(results),
+        "table": _table(main_table(results)),
+        "pairs": _table(comparison_table(results)),
+        "tunings": [{"name": s.name, "tuning": _tuning(s.tuning)} for s in results.systems if s.tuning],
+        "lengths": _lengths(results),
+        "changes": _changes(results),
+        "total": len(results.references),
+        "utterances": _utterances(results, transcripts, audio),
+        "stories": _stories(results),
+    }
+
+
+def _lede(results: Results) -> str:
+    seconds = results.audio_seconds
+    spoken = f", {seconds / 3600:.1f} hours" if seconds >= 3600 else f", {seconds / 60:.0f} minutes" if seconds else ""
+    speakers = len({r.speaker for r in results.references.values() if r.speaker})
+    by = f" by {speakers} speakers" if speakers > 1 else ""
+    return (
+        f"{results.name}: {len(results.references):,} utterances{spoken}{by}. Texts normalised: {results.normaliser}."
+    )
+
+
+def _headlines(results: Results) -> list[dict[str, Any]]:
+    """For each model: its last system against the one without fusion, and against the one before it."""
+    out = []
+    for model in dict.fromkeys(s.model for s in results.systems):
+        of_model = [s for s in results.systems if s.model == model]
+        baseline = results.baseline(model)
+        last = min(of_model, key=lambda s: results.measurements[s.name].rate)
+        if baseline is None or last is baseline:
+            continue
+        out.append(_headline(results, last, baseline))
+        rest = [s for s in of_model if s not in (last, baseline)]
+        if rest:
+            second = min(rest, key=lambda s: results.measurements[s.name].rate)
+            out.append(_headline(results, last, second))
+    return out
+
+
+def _headline(results: Results, system: System, against: System) -> dict[str, Any]:
+    now, before = (results.measurements[s.name].rate for s in (system, against))
+    pair = results.comparison(system.name, against.name) or results.comparison(against.name, system.name)
+    sure = "" if pair is None else f"paired bootstrap p {_equals(pair.p_bootstrap)}"
+    if pair is not None and pair.p_mapsswe is not None:
+        sure += f", MAPSSWE p {_equals(pair.p_mapsswe)}"
+    return {
+        "of": f"{system.model}: {system.method} against {against.method}",
+        "relative": 100 * (now - before) / before if before else 0.0,
+        "from": f"{before:.2f}",
+        "to": f"{now:.2f}",
+        "sure": sure,
+    }
+
+
+def _equals(p: float) -> str:
+    written = p_value(p)
+    return f"< {written[1:]}" if written.startswith("<") else f"= {written}"
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {
+        "columns": table.columns,
+        "rows": table.rows,
+        "groups": table.groups,
+        "best": table.best,
+        "note": table.note,
+    }
+
+
+def _tuning(tuning: TuningResult) -> dict[str, Any]:
+    w, s = tuning.weights, tuning.stability
+    caption = f"Chosen: λ {w.lm:.3f}, μ {w.subtracted:.3f}"
+    caption += f", length reward {w.length:.3f}" if w.length else ""
+    caption += f"; dev WER {tuning.dev.rate:.2f} after {tuning.decodes} decodes."
+    if s is not None:
+        caption += (
+            f" Resampling {s.groups} speakers: λ {s.low.lm:.2f}–{s.high.lm:.2f}, μ {s.low.subtracted:.2f}–"
+            f"{s.high.subtracted:.2f}; dev WER flatters by about {s.optimism:.2f} points."
+        )
+    return {**tuning.to_json(), "caption": caption}
+
+
+def _lengths(results: Results) -> list[dict[str, Any]]:
+    groups = [results.measurements[s.name].by_length() for s in results.systems]
+    names = [n for n, counts in groups[0].items() if counts.words]
+    return [{"name": n, "words": groups[0][n].words, "rates": [round(g[n].rate, 4) for g in groups]} for n in names]
+
+
+def _changes(results: Results) -> list[dict[str, Any]]:
+    places = {s.name: k for k, s in enumerate(results.systems)}
+    out = []
+    for pair in results.comparisons:
+        changes = word_changes(results.measurements[pair.b], results.measurements[pair.a])
+        out.append(
+            {
+                "name": f"{pair.a} against {pair.b}",
+                "a": places[pair.a],
+                "b": places[pair.b],
+                "fixed": _most(changes.fixed),
+                "broken": _most(changes.broken),
+                "fixedTotal": changes.fixed.total(),
+                "brokenTotal": changes.broken.total(),
+            }
+        )
+    return out
+
+
+def _most(words: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(words.items(), key=lambda item: (-item[1], item[0]))[:WORDS_LISTED]
+
+
+def _utterances(results: Results, transcripts: int, audio: int) -> list[dict[str, Any]]:
+    """The utterances in which systems differ first, then those with errors, then the rest."""
+    measured = [results.measurements[s.name] for s in results.systems]
+    order = sorted(range(len(results.references)), key=lambda k: (_interest(measured, k), k))[:transcripts]
+    ids = list(results.references)
+    rows = []
+    for k in sorted(order) if len(order) == len(ids) else order:
+        reference = results.references[ids[k]]
+        texts = [m.utterances[k] for m in measured]
+        rows.append(
+            {
+                "id": ids[k],
+                "speaker": reference.speaker,
+                "seconds": reference.seconds,
+                "reference": texts[0].reference,
+                "edits": [[_edit(e) for e in align(t.reference, t.hypothesis)] for t in texts],
+                "audio": None,
+            }
+        )
+    _attach_audio(results, [rows[k] for k in sorted(range(len(rows)), key=lambda k: _loudness(rows[k]))], audio)
+    return rows
+
+
+def _interest(measured: Sequence[Measurement], k: int) -> int:
+    texts = {m.utterances[k].hypothesis for m in measured}
+    if len(texts) > 1:
+        return 0
+    return 1 if any(m.utterances[k].counts.errors for m in measured) else 2
+
+
+def _loudness(row: Mapping[str, Any]) -> int:
+    """Utterances whose systems differ most are the ones to hear."""
+    wrong = [sum(not isinstance(e, str) for e in edits) for edits in row["edits"]]
+    return min(wrong) - max(wrong)
+
+
+def _attach_audio(results: Results, rows: Iterable[dict[str, Any]], most: int) -> None:
+    for row in rows:
+        path = results.references[row["id"]].audio
+        if most <= 0:
+            return
+        if path and Path(path).is_file():
+            row["audio"] = data_uri(Path(path))
+            most -= 1
+
+
+def _edit(edit: Edit) -> str | list[str]:
+    return edit.reference if edit.kind == "equal" else [KINDS[edit.kind], edit.reference, edit.hypothesis]
+
+
+def _stories(results: Results) -> list[dict[str, Any]]:
+    """The explained utterances of every system, as `ilme.contributions.explain` wrote them."""
+    return [
+        {"system": s.name, "id": i, "reference": results.references[i].text, "story": story}
+        for s in results.systems
+        for i, story in s.details.items()
+        if i in results.references
+    ]
+
+
+def gather_curves(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], str]:
+    """Internal-LM perplexity of each training run, and the source LM's; over hours of audio if they are written."""
+    series: list[dict[str, Any]] = []
+    hours = False
+    for given in paths:
+        path = given / "metrics.jsonl" if given.is_dir() else given
+        if not path.is_file():
+            raise BadInputError(f"there is no metrics.jsonl at {given}; `ilme train` writes one in its folder")
+        rows = [row for row in _lines(path) if "ilm_ppl" in row]
+        if not rows:
+            raise BadInputError(f"{path} has no internal-LM perplexity (ilm_ppl)")
+        by = "hours" if any(row.get("hours") for row in rows) else "step"
+        hours = hours or by == "hours"
+        name = path.parent.name or path.stem
+        series.append({"name": f"{name}, internal LM", "points": [[row[by], row["ilm_ppl"]] for row in rows]})
+        source = [[row[by], row["source_lm_ppl"]] for row in rows if row.get("source_lm_ppl")]
+        if source and source not in [s["points"] for s in series]:
+            series.append({"name": f"{name}, source LM", "points": source, "dash": "5 4"})
+    return series, "hours of training speech" if hours else "training steps"
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; a last one that was cut off is passed over."""
+    text = path.read_text(encoding="utf-8")
+    whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
+    rows = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise BadInputError(f"{path}, line {number} is not JSON: {error}") from error
+    return rows
