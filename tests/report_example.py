@@ -13,7 +13,7 @@ import soundfile
 from ilme.fusion import FusionWeights
 from ilme.results import Reference, Results, System
 from ilme.tuning import TuningOptions, tune
-from test_tuning import SyntheticDecoder
+from tests.synthetic_lists import SyntheticDecoder
 
 SENTENCES = """it is a truth universally acknowledged that a single man must be in want of a wife
 the whale rose slowly out of the grey water and the men fell silent

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from decoding_job import WEIGHTS, make_recogniser, make_utterances
 from ilme.contributions import explain, forced, label_shares
 from ilme.fusion import FusionWeights
 from ilme.recognition import Recogniser
+from tests.decoding_job import WEIGHTS, make_recogniser, make_utterances
 
 
 def lattice(recogniser: Recogniser, encoded: tuple[torch.Tensor, torch.Tensor], ids: list[int]) -> float:

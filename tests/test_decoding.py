@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import soundfile
 
-sys.path.insert(0, str(Path(__file__).parent))
-from decoding_job import BEAM, WEIGHTS, make_recogniser, make_utterances
 from ilme.decode_store import DecodeStore
 from ilme.decoding import DecodingOptions, Processes, SearchDecoder, make_batches
 from ilme.errors import BadInputError
@@ -25,6 +23,7 @@ from ilme.rescoring import sequence_scores
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning import TuningOptions, tune
 from ilme.utterances import Utterance, read_utterances
+from tests.decoding_job import BEAM, WEIGHTS, make_recogniser, make_utterances
 
 JOB = str(Path(__file__).parent / "decoding_job.py")
 SMALL = DecodingOptions(batch_size=2)

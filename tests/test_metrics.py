@@ -62,7 +62,7 @@ def test_groups_add_up() -> None:
     ("name", "text", "expected"),
     [
         ("none", "  Mr.  Smith\n said ", "Mr. Smith said"),
-        ("spoken", "Mr. Smith's 21 dogs, 'tis the 3rd!", "mr smith's twenty one dogs tis the third"),
+        ("spoken", "Mr. Smith's 21 dogs, 'tis the 3rd!", "mister smith's twenty one dogs tis the third"),
         ("spoken", "1,200 or 3.5 – it’s O.K.", "one thousand two hundred or three point five it's o k"),
         ("whisper", "Mr. Smith's colour, um, won't", "mister smith is color will not"),
     ],

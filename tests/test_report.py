@@ -5,21 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from chromium import Page, find_chromium
 from ilme.errors import BadInputError
 from ilme.report.audio import data_uri
 from ilme.report.build import ReportOptions, build_report, group_by_test_set, write_report
 from ilme.report.gather import gather_curves, gather_set
 from ilme.results import Results
-from report_example import write_example
+from tests.chromium import Page, find_chromium
+from tests.report_example import write_example
 
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="Chromium is not installed (Debian: chromium)")
 

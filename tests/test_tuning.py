@@ -17,47 +17,11 @@ from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning import TuningOptions, merge_lists, tune
 from ilme.tuning_result import TuningResult
 from ilme.weight_search import Objective, WeightSpace, search_weights
-
-TRUTH = FusionWeights(lm=0.4, subtracted=0.25)
-WORDS = [f"w{k}" for k in range(8)]
-
-
-class SyntheticDecoder:
-    """Knows every hypothesis of every utterance; a decode returns the `beam` best under the given weights.
-
-    log P_E2E = quality − 0.4 · lm + 0.25 · subtracted + noise: with the true weights the fused score is the
-    quality, which falls with every error, so that only noise makes errors.
-    """
-
-    def __init__(self, seed: int = 0, utterances: int = 60, hypotheses: int = 40, noise: float = 0.3) -> None:
-        g = np.random.default_rng(seed)
-        self.references = {f"u{u}": " ".join(WORDS) for u in range(utterances)}
-        self.speakers = {f"u{u}": f"s{u // 6}" for u in range(utterances)}
-        self.calls: list[FusionWeights] = []
-        self.everything: dict[str, NBest] = {}
-        for i in self.references:
-            rows = []
-            for k in range(hypotheses):
-                errors = 0 if k == 0 else int(g.integers(1, 6))
-                words = WORDS[: len(WORDS) - errors // 2] + ["oops"] * (errors - errors // 2)
-                lm, sub = g.normal(-20, 4), g.normal(-22, 4)
-                asr = -3.0 * errors - TRUTH.lm * lm + TRUTH.subtracted * sub + g.normal(0, noise)
-                text = " ".join(words)
-                rows.append(Hypothesis((k,), asr, Scores(asr, lm, sub, len(words)), text=text))
-            self.everything[i] = rows
-
-    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
-        self.calls.append(weights)
-        return {
-            i: sorted(rows, key=lambda h: -h.scores.fused(weights))[:beam]
-            for i, rows in self.everything.items()
-        }
+from tests.synthetic_lists import TRUTH, WORDS, SyntheticDecoder
 
 
 def wer(decoder: SyntheticDecoder, weights: FusionWeights) -> float:
-    texts = {
-        i: max(rows, key=lambda h: h.scores.fused(weights)).text for i, rows in decoder.everything.items()
-    }
+    texts = {i: max(rows, key=lambda h: h.scores.fused(weights)).text for i, rows in decoder.everything.items()}
     return measure(decoder.references, texts).rate
 
 
@@ -71,9 +35,7 @@ def test_finds_the_known_optimum_in_at_most_five_decodes() -> None:
     assert result.dev.rate <= wer(decoder, TRUTH) + 0.2
     assert result.weights.lm == pytest.approx(TRUTH.lm, abs=0.12)
     assert result.weights.subtracted == pytest.approx(TRUTH.subtracted, abs=0.12)
-    assert result.baseline is not None and result.baseline.rate == pytest.approx(
-        wer(decoder, FusionWeights())
-    )
+    assert result.baseline is not None and result.baseline.rate == pytest.approx(wer(decoder, FusionWeights()))
     assert result.dev.rate < 0.8 * result.baseline.rate
 
 
@@ -82,9 +44,7 @@ def test_is_at_least_as_good_as_a_full_grid_of_decodes(seed: int) -> None:
     decoder = SyntheticDecoder(seed, noise=2.0)
     result = tune(decoder, decoder.references, options=replace(OPTIONS, smoothing=0.0))
     grid = min(
-        wer(decoder, FusionWeights(lm=x, subtracted=y))
-        for x in np.linspace(0, 1, 12)
-        for y in np.linspace(0, 1, 8)
+        wer(decoder, FusionWeights(lm=x, subtracted=y)) for x in np.linspace(0, 1, 12) for y in np.linspace(0, 1, 8)
     )
     assert result.dev.rate <= grid
     assert result.decodes <= 5
@@ -110,9 +70,7 @@ def test_a_method_without_a_weight_leaves_it_at_zero() -> None:
 def test_without_gain_the_weights_are_zero() -> None:
     decoder = SyntheticDecoder(noise=0.0)
     for rows in decoder.everything.values():  # the acoustic score alone is perfect, the LM is noise
-        rows[:] = [
-            replace(h, scores=replace(h.scores, asr=-100.0 * (h.text != " ".join(WORDS)))) for h in rows
-        ]
+        rows[:] = [replace(h, scores=replace(h.scores, asr=-100.0 * (h.text != " ".join(WORDS)))) for h in rows]
     result = tune(decoder, decoder.references, options=OPTIONS)
     assert result.weights == FusionWeights() and result.dev.errors == 0
 
@@ -141,9 +99,7 @@ def test_the_penalty_trades_errors_for_smaller_weights() -> None:
 
 def test_smoothing_skips_a_narrow_pit() -> None:
     def row(k: int, errors: int, asr: float, lm: float) -> Hypothesis:
-        return Hypothesis(
-            (k,), asr, Scores(asr, lm, 0.0, 1), text=" ".join(["x"] * errors + ["r"] * (4 - errors))
-        )
+        return Hypothesis((k,), asr, Scores(asr, lm, 0.0, 1), text=" ".join(["x"] * errors + ["r"] * (4 - errors)))
 
     # u: 0 errors only for 0.50 < λ_T < 0.51; v: 1 error for every λ_T > 0.7
     lists = build_lists(
@@ -176,9 +132,7 @@ def test_stability_narrows_with_more_speakers() -> None:
     few, many = SyntheticDecoder(utterances=24, noise=2.0), SyntheticDecoder(utterances=200, noise=2.0)
     spread = []
     for decoder in (few, many):
-        result = tune(
-            decoder, decoder.references, options=replace(OPTIONS, replicates=10), speakers=decoder.speakers
-        )
+        result = tune(decoder, decoder.references, options=replace(OPTIONS, replicates=10), speakers=decoder.speakers)
         assert result.stability is not None
         assert result.stability.groups == len(set(decoder.speakers.values()))
         assert result.stability.low.lm <= result.stability.mean.lm <= result.stability.high.lm
@@ -189,9 +143,7 @@ def test_stability_narrows_with_more_speakers() -> None:
 
 def test_heat_map_and_balance_are_the_lists_errors() -> None:
     decoder = SyntheticDecoder(noise=2.0)
-    result = tune(
-        decoder, decoder.references, options=replace(OPTIONS, beam=40, space=WeightSpace(lm=(0, 0.8)))
-    )
+    result = tune(decoder, decoder.references, options=replace(OPTIONS, beam=40, space=WeightSpace(lm=(0, 0.8))))
     heat = result.heat_map
     assert heat.lm == (0.0, 0.2, 0.4, 0.6, 0.8) and heat.subtracted == (0.0, 0.25, 0.5, 0.75, 1.0)
     for row, mu in zip(heat.wer, heat.subtracted, strict=True):

@@ -5,8 +5,6 @@ WER = (S + D + I) / N     substitutions, deletions and insertions over the N wor
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -245,12 +243,15 @@ def normaliser(name: NormaliserName) -> Callable[[str], str]:
     """The named text normaliser.
 
     `none` only collapses white space. `spoken` writes what a voice says: lower case, numbers in words, no
-    punctuation but the apostrophe. `whisper` is OpenAI's English normaliser, as in published Whisper WERs.
+    punctuation but the apostrophe (`ilme.data.normalise`). `whisper` is OpenAI's English normaliser, as in published
+    Whisper WERs.
     """
     if name == "none":
         return lambda text: " ".join(text.split())
     if name == "spoken":
-        return _spoken
+        from ilme.data.normalise import spoken
+
+        return spoken
     if name == "whisper":
         try:
             from whisper_normalizer.english import EnglishTextNormalizer
@@ -259,19 +260,3 @@ def normaliser(name: NormaliserName) -> Callable[[str], str]:
         english = EnglishTextNormalizer()
         return lambda text: " ".join(english(text).split())
     raise BadInputError(f"no normaliser {name!r}; choose one of {', '.join(get_args(NormaliserName))}")
-
-
-_NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
-_ORDINAL = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b")
-_NOT_SPOKEN = re.compile(r"[^\w']+|_+")
-_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'+|'+(?!\w)")
-
-
-def _spoken(text: str) -> str:
-    from num2words import num2words
-
-    text = unicodedata.normalize("NFKC", text).lower().replace("’", "'")
-    text = _ORDINAL.sub(lambda m: f" {num2words(int(m[1]), to='ordinal')} ", text)
-    text = _NUMBER.sub(lambda m: f" {num2words(m[0].replace(',', ''))} ", text)
-    text = _NOT_SPOKEN.sub(" ", text)
-    return " ".join(_LOOSE_APOSTROPHE.sub(" ", text).split())
