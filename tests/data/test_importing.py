@@ -167,6 +167,18 @@ def test_a_duration_within_five_percent_passes(tmp_path: Path) -> None:
     assert run(tmp_path / "corpus", tmp_path / "out").accepted == 1
 
 
+def test_a_click_in_silence_is_still_silence_and_quiet_speech_is_not(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", utterances(3))
+    first, second, _ = sorted(folder.rglob("*.ogg"))
+    hiss = 1e-4 * np.random.default_rng(0).standard_normal(20_000)
+    hiss[5000] = 0.9
+    soundfile.write(first.with_suffix(".wav"), hiss, 16000)
+    soundfile.write(second.with_suffix(".wav"), 0.05 * speech(1.5, 0), 16000)
+    first.unlink()
+    second.unlink()
+    assert rejected_after(folder, tmp_path / "out") == {f"100-{first.stem}": "silent"}
+
+
 def test_strict_stops_and_leaves_nothing_half_made(tmp_path: Path) -> None:
     bad_corpus(tmp_path / "corpus")
     with pytest.raises(BadInputError, match="truncated"):

@@ -6,6 +6,7 @@ Every utterance found is decoded once and checked. What passes becomes a cut; wh
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,14 +32,15 @@ class Checks:
     Attributes:
         shortest: Seconds of audio at least.
         longest: Seconds of audio at most; 0 means no limit.
-        silence_db: Audio whose loudest sample is below this level (decibels of full scale) is silent.
+        silence_db: Audio that is quieter than this even where it is loudest is silent: the level of its 20 ms frames,
+            95th percentile, in decibels of full scale. A click does not make it loud.
         duration_error: Largest share by which a stated duration may differ from the file's.
         fastest: Letters a second at most: faster speech means that text and audio do not belong together.
     """
 
     shortest: float = 0.1
     longest: float = 0.0
-    silence_db: float = -60.0
+    silence_db: float = -50.0
     duration_error: float = 0.05
     fastest: float = 30.0
 
@@ -220,13 +222,9 @@ def _audio_problem(utterance: Utterance, samples: Samples, rate: int, checks: Ch
         return "wrong duration", f"{stated} s are stated and {seconds:.3f} s are there"
     if not np.isfinite(part).all():
         return "not finite", "some samples are NaN or infinite"
-    peak = float(np.abs(part).max())
-    level = 20 * np.log10(max(peak, 1e-10))
+    level = _loud_level(part, rate)
     if level < checks.silence_db:
-        return (
-            "silent",
-            f"its loudest sample is at {level:.1f} dB of full scale; speech reaches {checks.silence_db}",
-        )
+        return "silent", f"its loud parts are at {level:.1f} dB of full scale; speech is above {checks.silence_db:g} dB"
     letters = sum(character.isalnum() for character in utterance.text or "")
     if letters / seconds > checks.fastest:
         return (
@@ -234,6 +232,15 @@ def _audio_problem(utterance: Utterance, samples: Samples, rate: int, checks: Ch
             f"{letters} letters in {seconds:.2f} s; at most {checks.fastest:g} a second are plausible",
         )
     return None
+
+
+def _loud_level(samples: Samples, rate: int) -> float:
+    """Level of the louder frames of (channels, N): 10 log₁₀ of the 95th percentile of their mean squares, in dB."""
+    mono = samples.mean(0)
+    size = min(max(1, rate // 50), mono.size)
+    frames = mono[: mono.size // size * size].reshape(-1, size)
+    power = float(np.quantile(np.square(frames).mean(1), 0.95))
+    return 10 * math.log10(max(power, 1e-12))
 
 
 def _segment(utterance: Utterance, samples: Samples, rate: int) -> Samples:
