@@ -41,9 +41,7 @@ class Inputs:
         return [self.f, self.g, self.weight, self.bias]
 
 
-def make_inputs(
-    B: int, T: int, U: int, V: int, J: int, device: str, dtype: torch.dtype, peaked: bool
-) -> Inputs:
+def make_inputs(B: int, T: int, U: int, V: int, J: int, device: str, dtype: torch.dtype, peaked: bool) -> Inputs:
     """Random terms, or (peaked) terms that spell the labels at even distances, as a trained model's do."""
     torch.manual_seed(0)
     labels = torch.randint(1, V, (B, U), device=device)
@@ -204,15 +202,11 @@ def print_kernels(args: argparse.Namespace) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize()
-    print(
-        profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=14, max_name_column_width=60)
-    )
+    print(profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=14, max_name_column_width=60))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, nargs="+", default=[32, 256])
     parser.add_argument("--frames", type=int, default=334)
@@ -220,9 +214,7 @@ def main() -> None:
     parser.add_argument("--outputs", type=int, default=4000)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--tiles", type=int, nargs="*", default=[], help="also time these tile sizes, in cells"
-    )
+    parser.add_argument("--tiles", type=int, nargs="*", default=[], help="also time these tile sizes, in cells")
     parser.add_argument("--profile", action="store_true", help="also print the kernels of one step (CUDA)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -1,4 +1,5 @@
 """`ilme train rnnt`, `ilme train aed`, `ilme train lm`."""
+# ruff: noqa: B008  (the defaults are frozen dataclasses, whose fields become options)
 
 from __future__ import annotations
 

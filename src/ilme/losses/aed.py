@@ -117,9 +117,7 @@ def _step(
     lstm = model.rnn.lstm
     new_hidden, new_cell = [], []
     for layer in range(model.rnn.layers):
-        parts = [
-            getattr(lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        ]
+        parts = [getattr(lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         x, c = torch.lstm_cell(x, (hidden[layer].to(x.dtype), cell[layer].to(x.dtype)), *parts)
         new_hidden.append(x)
         new_cell.append(c)
@@ -127,18 +125,14 @@ def _step(
     return weights, context, new_hidden, new_cell
 
 
-def attend(
-    attention: LocationAttention, previous: Tensor, memory: Memory, h: Tensor
-) -> tuple[Tensor, Tensor]:
+def attend(attention: LocationAttention, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
     """The module's own forward for one sequence per utterance, with fused energies where they can run."""
     values, keys, padding = memory
     if attention.filters is None or attention.location is None or not fused_energies_available(keys.device):
         weights, context = attention(previous, memory, h)
         return weights, context
     moved = attention.filters(previous[:, None].to(keys.dtype)).transpose(1, 2)
-    energy = location_energies(
-        keys, attention.query(h), moved, attention.location.weight, attention.energy.weight[0]
-    )
+    energy = location_energies(keys, attention.query(h), moved, attention.location.weight, attention.energy.weight[0])
     weights = (energy + padding).softmax(-1)
     return weights, torch.bmm(weights[:, None].to(values.dtype), values).squeeze(1)
 

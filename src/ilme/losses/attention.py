@@ -63,9 +63,7 @@ class _FusedEnergies(torch.autograd.Function):
         B, T, A = keys.shape
         out = torch.empty(B, T, device=keys.device)
         grid = (B, -(-T // FRAMES))
-        kernels.energy_kernel[grid](
-            keys, query, moved, location, v, out, T, A, moved.shape[2], **_shape(moved)
-        )
+        kernels.energy_kernel[grid](keys, query, moved, location, v, out, T, A, moved.shape[2], **_shape(moved))
         ctx.save_for_backward(keys, query, moved, location, v)
         return out
 

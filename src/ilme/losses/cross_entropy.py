@@ -44,9 +44,7 @@ def linear_cross_entropy(
     if not 0.0 <= smoothing < 1.0:
         raise BadInputError(f"label smoothing must be at least 0 and less than 1, got {smoothing}")
     if h.ndim != 2 or targets.shape != h.shape[:1]:
-        raise BadInputError(
-            f"h (n, D) and targets (n,) do not match: {tuple(h.shape)}, {tuple(targets.shape)}"
-        )
+        raise BadInputError(f"h (n, D) and targets (n,) do not match: {tuple(h.shape)}, {tuple(targets.shape)}")
     if keep is not None:
         h, targets = h[keep], targets[keep]
     if tile is None:
@@ -111,22 +109,15 @@ def _tile(
     part: slice,
 ) -> Tensor:
     """The loss of one tile; adds its gradients ∂loss/∂z = p − (1 − s) 1_y − s/V to `grads`."""
-    V = len(weight)
-    z = torch.addmm(bias, h, weight.t()).to(exact)
-    lse = z.logsumexp(1)
-    at_target = z.gather(1, targets[:, None]).squeeze(1)
-    loss = (lse - (1 - smoothing) * at_target).sum()
-    if smoothing:
-        loss -= smoothing * z.sum() / V
+    z = torch.addmm(bias, h, weight.t())
     dh, dw, db = grads
-    if dh is None and dw is None and db is None:
-        return loss
-    dz = z.sub_(lse[:, None]).exp_()
-    if smoothing:
-        dz -= smoothing / V
-    dz.scatter_add_(1, targets[:, None], dz.new_full((len(dz), 1), smoothing - 1.0))
+    wanted = dh is not None or dw is not None or db is not None
+    if z.is_cuda and exact == torch.float32 and kernels_available():
+        loss, dz = _fused(z, targets, smoothing, wanted)
+    else:
+        loss, dz = _plain(z.to(exact), targets, smoothing, wanted)
     if db is not None:
-        db += dz.sum(0)
+        db += dz.sum(0, dtype=exact)
     dz = dz.to(weight.dtype)
     if dh is not None:
         dh[part] = torch.mm(dz, weight)
@@ -138,3 +129,40 @@ def _tile(
         else:
             dw += torch.mm(dz.t(), h)
     return loss
+
+
+def _plain(z: Tensor, targets: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor]:
+    """Loss, and gradient of the logits (n, V) if it is wanted, in tensor operations."""
+    V = z.shape[1]
+    lse = z.logsumexp(1)
+    loss = (lse - (1 - smoothing) * z.gather(1, targets[:, None]).squeeze(1)).sum()
+    if smoothing:
+        loss -= smoothing * z.sum() / V
+    if not wanted:
+        return loss, z
+    dz = z.sub_(lse[:, None]).exp_()
+    if smoothing:
+        dz -= smoothing / V
+    dz.scatter_add_(1, targets[:, None], dz.new_full((len(dz), 1), smoothing - 1.0))
+    return loss, dz
+
+
+def _fused(z: Tensor, targets: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor]:
+    """The same by one kernel that reads the logits twice and writes the gradient over them."""
+    from ilme.losses.cross_entropy_kernels import loss_and_gradient_kernel
+
+    n, V = z.shape
+    losses = torch.empty(n, device=z.device)
+    block = min(4096, 1 << (V - 1).bit_length())
+    loss_and_gradient_kernel[(n,)](
+        z, targets, losses, V, smoothing, GRADIENT=wanted, BLOCK=block, num_warps=8 if block > 1024 else 4
+    )
+    return losses.sum(), z
+
+
+def kernels_available() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -51,9 +51,7 @@ def _masks(T: int, W: int, f_lengths: Tensor, label_lengths: Tensor) -> tuple[Te
     return (t < frames) & (u <= labels), (t < frames) & (u < labels)
 
 
-def forward_scores(
-    blank: Tensor, label: Tensor, f_lengths: Tensor, label_lengths: Tensor
-) -> tuple[Tensor, Tensor]:
+def forward_scores(blank: Tensor, label: Tensor, f_lengths: Tensor, label_lengths: Tensor) -> tuple[Tensor, Tensor]:
     """log P(y|x) (B,), and α along diagonals (T + U, B, U + 1).
 
     Args:

@@ -48,11 +48,7 @@ class NoiseContrastive(nn.Module):
         super().__init__()
         if samples < 1:
             raise BadInputError(f"samples must be at least 1, got {samples}")
-        if (
-            noise.ndim != 1
-            or not math.isclose(float(noise.sum()), 1.0, rel_tol=1e-3)
-            or float(noise.min()) <= 0
-        ):
+        if noise.ndim != 1 or not math.isclose(float(noise.sum()), 1.0, rel_tol=1e-3) or float(noise.min()) <= 0:
             raise BadInputError("noise must be positive probabilities (V,) that sum to 1; see unigram_noise")
         self.samples = samples
         self.normaliser = math.log(len(noise)) if normaliser is None else normaliser

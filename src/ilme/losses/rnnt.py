@@ -208,9 +208,7 @@ class _RnntLoss(torch.autograd.Function):
             each = (grad.to(lse.dtype) / scale)[:, None, None]
             blank_arcs, label_arcs = (x.to(lse.dtype) * each for x in arcs)
             df, dg, dw, db = tiles.backward(cells, lse, blank_arcs, label_arcs)
-        results = (
-            (x * scale).to(like.dtype) for x, like in zip((df, dg, dw, db), (f, g, weight, bias), strict=True)
-        )
+        results = ((x * scale).to(like.dtype) for x, like in zip((df, dg, dw, db), (f, g, weight, bias), strict=True))
         return (*results, None, None, None, None)
 
 

@@ -85,9 +85,7 @@ class TritonTiles:
         self.B, self.T, self.J = f.shape
         self.W, self.V = g.shape[1], len(weight)
         self.f, self.g = f.detach().contiguous(), g.detach().contiguous()
-        padding = -self.V % (
-            8 if dtype == torch.float32 else 64
-        )  # rows of the tile start where the products like it
+        padding = -self.V % (8 if dtype == torch.float32 else 64)  # rows of the tile start where the products like it
         self.weight = torch.nn.functional.pad(weight.detach().to(dtype), (0, 0, 0, padding))
         self.bias = torch.nn.functional.pad(bias.detach().to(dtype), (0, padding), value=PAD_BIAS)
         self.next_label = torch.cat([labels, labels.new_zeros(len(labels), 1)], dim=1).to(torch.int32)

@@ -233,7 +233,8 @@ def run_lm(
     source = TextSource(text, data.tokens, data.longest, seed=data.seed, **ranks)
     held_out = (lambda: TextSource(held, data.tokens, data.longest, shuffle=False, **ranks)) if held else None
     _write_config(out, fabric, kind="lm", preset=preset, network=config_to_json(config), data=asdict(data),
-                  loop=asdict(loop), optimiser=asdict(optimiser), warm_start=asdict(warm_start), lm=asdict(lm))  # fmt: skip
+                  loop=asdict(loop), optimiser=asdict(optimiser), warm_start=asdict(warm_start),
+                  lm=asdict(lm))  # fmt: skip
     trainer = Trainer(
         out, objective, source, held_out, loop, optimiser, lambda m: save_model(out, m, tokenizer), None, fabric
     )
