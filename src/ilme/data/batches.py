@@ -114,7 +114,7 @@ class BatchConfig:
 
 
 class Batches:
-    """Iterating gives one epoch, or the rest of it after `load_state_dict`; iterating again, the next epoch."""
+    """Iterating gives one epoch, or what is left of it after a `break` or `load_state_dict`; then the next epoch."""
 
     def __init__(
         self,
@@ -224,9 +224,9 @@ class _Cuts:
     """The cuts of an epoch, in its order, without those that are too short, too long or without text."""
 
     def __init__(self, source: Any, config: BatchConfig, frontend: FrontendConfig) -> None:
-        streamed = isinstance(source, str | Path) and is_shar(cuts_path(source))
+        self._shards = cuts_path(source) if isinstance(source, str | Path) and is_shar(cuts_path(source)) else None
         opened = open_cuts(source, seed=config.seed) if isinstance(source, str | Path) else source
-        self._cuts = opened if streamed or not config.in_memory else list(opened)
+        self._cuts = opened if self._shards or not config.in_memory else list(opened)
         self._config = config
         # Faster speech is shorter: keep what gives a feature vector at any speed.
         vector = frontend.shortest / frontend.rate * max(config.audio.speeds) + 0.01
@@ -238,9 +238,16 @@ class _Cuts:
         pool = self._cuts if isinstance(self._cuts, list) else islice(self._cuts, _BABBLE_POOL)
         self.babble = [cut for cut in pool if self._problem(cut) is None] if config.audio.babble else []
 
+    @property
+    def sample_size(self) -> int:
+        """How many cuts to look at for the spread of lengths; of shards few, since their audio is read along."""
+        return 1000 if self._shards else 10_000
+
     def __iter__(self) -> Iterator[Any]:
         self.left_out = {}
         cuts = self._cuts
+        if self._shards is not None and self._config.shuffle:
+            cuts = open_cuts(self._shards, seed=self._config.seed + self.epoch)
         if self._config.shuffle and isinstance(cuts, list):
             cuts = random.Random(f"{self._config.seed}/{self.epoch}").sample(cuts, len(cuts))
         for cut in cuts:
@@ -261,7 +268,7 @@ class _Cuts:
 def _sampler(cuts: _Cuts, config: BatchConfig, rank: int, world_size: int) -> Any:
     from lhotse.dataset.sampling import DynamicBucketingSampler
 
-    lengths = sorted(cut.duration for cut in islice(cuts, 10_000))
+    lengths = sorted(cut.duration for cut in islice(cuts, cuts.sample_size))
     # Bucket borders at equal shares of the audio; few utterances make few buckets.
     count = max(1, min(config.buckets, len(lengths) // 2))
     borders: list[float] = []
