@@ -37,10 +37,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tune": ("ilme.commands.tune:tune", "find fusion weights on a dev set, in a few decodes"),
     "evaluate": ("ilme.commands.evaluate:evaluate", "decode a test set and measure it, with intervals"),
     "compare": ("ilme.commands.compare:compare", "several systems in one table, with paired tests"),
+    "adapt": ("ilme.commands.adapt:adapt", "make an existing model good at a domain, from text alone"),
+    "transcribe": ("ilme.commands.transcribe:transcribe", "audio files to text, with an adapted domain"),
     "report": ("ilme.commands.report:report", "one HTML file that shows all results"),
     "train rnnt": ("ilme.commands.train:train_rnnt", "train an RNN-T"),
     "train aed": ("ilme.commands.train:train_aed", "train an attention encoder-decoder"),
     "train lm": ("ilme.commands.train:train_lm", "train an LSTM language model"),
+    "study": ("ilme.commands.study:study", "the paper's experiment, from text to tables, stage by stage"),
+    "study status": ("ilme.commands.study:status", "which stages of a study are done"),
+    "study pack": ("ilme.commands.study:pack", "finished stages as a few files that travel"),
+    "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
 }
 
 
