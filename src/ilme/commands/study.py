@@ -1,0 +1,96 @@
+"""`ilme study`, `ilme study status`, `ilme study pack`, `ilme study unpack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ilme.study.runner import Study
+
+
+def study(
+    plan: Path,
+    out: Path | None = None,
+    only: list[str] | None = None,
+    until: str = "",
+    minutes: float = 0.0,
+    device: str = "auto",
+    change: list[str] | None = None,
+) -> None:
+    """Run the paper's experiment, stage by stage; what is done already is passed over.
+
+    Args:
+        plan: The study, such as configs/study/tiny.yaml.
+        out: Its folder; out/study/NAME by default.
+        only: Run these stages, and those they need.
+        until: The last stage to run.
+        minutes: Stop in good order after about so long; the same command goes on.
+        device: cpu, cuda, or auto.
+        change: Fields of the plan to change: NAME:VALUE, such as speech.hours:2.
+    """
+    _build(plan, out, device, change).run(only or (), until, minutes)
+
+
+def status(plan: Path, out: Path | None = None, change: list[str] | None = None) -> None:
+    """List the stages of a study and which of them are done.
+
+    Args:
+        plan: The study.
+        out: Its folder.
+        change: As for `ilme study`.
+    """
+    built = _build(plan, out, "auto", change)
+    for name in built.stages:
+        print(f"{'done' if built.done(name) else '    '}  {name}")
+
+
+def pack(
+    plan: Path,
+    to: Path,
+    out: Path | None = None,
+    only: list[str] | None = None,
+    change: list[str] | None = None,
+) -> None:
+    """Write the finished stages as a few files that travel; weights as float16, without the training speech.
+
+    Args:
+        plan: The study.
+        to: Folder for the files.
+        out: The study's folder.
+        only: Some of the files: speech, language, rnnt, aed, results.
+        change: As for `ilme study`.
+    """
+    from ilme.study.parcels import pack as write
+
+    for path in write(_build(plan, out, "auto", change), to, only or ()):
+        print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
+
+
+def unpack(parcels: list[Path], out: Path) -> None:
+    """Put stages that `ilme study pack` wrote into a study's folder.
+
+    Args:
+        parcels: The files.
+        out: The study's folder.
+    """
+    from ilme.study.parcels import unpack as read
+
+    print(f"{', '.join(read(parcels, out))} -> {out}")
+
+
+def _build(plan: Path, out: Path | None, device: str, change: list[str] | None) -> Study:
+    import yaml
+
+    from ilme.errors import BadInputError
+    from ilme.study.config import read_config
+    from ilme.study.stages import build_study
+
+    values = {}
+    for text in change or ():
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise BadInputError(f"--change {text}: expected NAME:VALUE, such as speech.hours:2")
+        values[name] = yaml.safe_load(value)
+    config = read_config(plan, values)
+    return build_study(config, out or Path("out/study") / config.name, device)

@@ -1,0 +1,238 @@
+"""What a study is made of, as one YAML file.
+
+text → tokenizer → speech → lm-* and ngrams → rnnt, aed → tune and test of each model in each setting → tables
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from ilme.configs import config_from_json, config_to_json
+from ilme.errors import BadInputError
+
+__all__ = [
+    "DecodingPlan",
+    "DomainText",
+    "NetworkPlan",
+    "SpeechPlan",
+    "StudyConfig",
+    "TextPlan",
+    "read_config",
+]
+
+DOMAINS = ("source", "target")
+PARTS = ("train", "dev", "test")
+METHODS = ("BS", "SF", "DR", "LODR", "ILME")
+
+
+@dataclass(frozen=True)
+class DomainText:
+    """Where the text of one domain comes from.
+
+    Attributes:
+        name: Its name in tables; also the name for `ilme data domains`.
+        folder: Folder with train.txt, dev.txt and test.txt (or the same with .xz or .gz), one sentence to a line,
+            whole works apart. `{name}` stands for the name. A relative folder is looked for where the study starts.
+    """
+
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """The text of both domains, and how much of it is used.
+
+    Attributes:
+        source: The domain that is spoken for training.
+        target: The domain of which there is text alone.
+        shortest: Fewest words of a sentence that is spoken.
+        longest: Most words of a sentence that is spoken.
+        lm_sentences: Most sentences of each domain's training text that an LM sees; 0 takes all.
+        held_out: Sentences of the training text kept back, to stop LMs early and to measure internal LMs on.
+    """
+
+    source: DomainText
+    target: DomainText
+    shortest: int = 4
+    longest: int = 28
+    lm_sentences: int = 0
+    held_out: int = 1000
+
+
+@dataclass(frozen=True)
+class SpeechPlan:
+    """The speech made of that text.
+
+    Attributes:
+        hours: Source speech for training, about; sentences are spoken in turn until it is reached.
+        passes: Most times that one sentence is spoken, each time by another voice.
+        held_out: Utterances of the training domain kept back to watch the loss.
+        dev: Utterances of each domain's dev set.
+        test: Utterances of each domain's test set.
+        voices: How many voice variants speak the training speech, dev and test.
+        train_snr: Lowest and highest signal-to-noise ratio in training, in decibels.
+        test_snr: The same in dev and test.
+        talkers: Voices that babble in the background.
+        workers: Processes that speak; 0 takes one for each core.
+    """
+
+    hours: float = 80.0
+    passes: int = 3
+    held_out: int = 400
+    dev: int = 400
+    test: int = 1000
+    voices: int = 78
+    train_snr: tuple[float, float] = (0.0, 15.0)
+    test_snr: tuple[float, float] = (2.0, 8.0)
+    talkers: int = 3
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """One network and its training.
+
+    Attributes:
+        preset: Size to start from: `paper`, `small` or `tiny`.
+        network: Fields of the network's config that differ from the preset.
+        batch: Seconds of audio in a batch, or tokens of text.
+        loop: Fields of LoopOptions. With `minutes` and no `steps`, as many steps are planned as fit the time.
+        optimiser: Fields of OptimiserOptions.
+        loss: Fields of AedOptions or LmOptions.
+        masks: Fields of SpecAugment; null leaves the features as they are.
+    """
+
+    preset: Literal["paper", "small", "tiny"] = "small"
+    network: dict[str, Any] = field(default_factory=dict)
+    batch: float = 800.0
+    loop: dict[str, Any] = field(default_factory=dict)
+    optimiser: dict[str, Any] = field(default_factory=dict)
+    loss: dict[str, Any] = field(default_factory=dict)
+    masks: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class DecodingPlan:
+    """Tuning and testing. Every method has the same effort, beam and length treatment, the baseline included.
+
+    Attributes:
+        methods: In the order of the tables.
+        models: Which models are compared.
+        settings: `cross` (target dev and test, target LM) and `intra` (source dev and test, LM of both domains).
+        beam: Of dev and test in the tables.
+        tuning_beam: Of the decodes that look for weights.
+        nbest: Hypotheses of each utterance that are kept.
+        decodes: Decodes of dev that each method may spend.
+        lm: Range of λ_T.
+        subtracted: Range of μ.
+        rnnt_length: Range of β, the reward for each label of the RNN-T.
+        aed_length: Range of β for the AED.
+        aed_normalisation: α: the AED's hypotheses are ranked by score / (|y| + 1)^α.
+        max_symbols: Most labels of the RNN-T at one frame.
+        max_length: Most labels of the AED.
+        max_repeats: Most repetitions in a row of a run of labels, for the AED.
+        batch: Utterances searched at once.
+        replicates: Bootstrap replicates of the weights' stability.
+        details: Utterances of each system that are explained label by label.
+    """
+
+    methods: tuple[str, ...] = METHODS
+    models: tuple[str, ...] = ("rnnt", "aed")
+    settings: tuple[str, ...] = ("cross", "intra")
+    beam: int = 25
+    tuning_beam: int = 8
+    nbest: int = 10
+    decodes: int = 5
+    lm: tuple[float, float] = (0.0, 1.0)
+    subtracted: tuple[float, float] = (0.0, 1.0)
+    rnnt_length: tuple[float, float] = (0.0, 1.5)
+    aed_length: tuple[float, float] = (0.0, 0.0)
+    aed_normalisation: float = 1.0
+    max_symbols: int = 3
+    max_length: int = 120
+    max_repeats: int = 4
+    batch: int = 128
+    replicates: int = 30
+    details: int = 8
+
+    def __post_init__(self) -> None:
+        for name, known in (("methods", METHODS), ("models", ("rnnt", "aed")), ("settings", ("cross", "intra"))):
+            odd = sorted(set(getattr(self, name)) - set(known))
+            if odd:
+                raise BadInputError(f"decoding.{name} has {odd[0]!r}; there are {', '.join(known)}")
+        if "BS" not in self.methods:
+            raise BadInputError("decoding.methods needs BS: every gain is measured against it")
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """A whole study.
+
+    Attributes:
+        name: Its name in tables and files.
+        text: The domains.
+        speech: What is spoken.
+        vocabulary: Output units of every model, <b> or <eos> included; trained on the source transcripts alone.
+        rnnt: The transducer.
+        aed: The attention encoder-decoder.
+        lm: The LSTM-LM of the target domain; the one of both domains (intra-domain tables) has its shape too.
+        source_lm: The LSTM-LM of the source transcripts, subtracted by Density Ratio.
+        target_order: Order of the target n-gram model whose perplexity is given beside the LSTM-LM's.
+        source_order: Order of the source n-gram model that LODR subtracts.
+        decoding: Tuning and testing.
+        seed: Of everything that is drawn.
+    """
+
+    name: str
+    text: TextPlan
+    speech: SpeechPlan = field(default_factory=SpeechPlan)
+    vocabulary: int = 1000
+    rnnt: NetworkPlan = field(default_factory=NetworkPlan)
+    aed: NetworkPlan = field(default_factory=NetworkPlan)
+    lm: NetworkPlan = field(default_factory=NetworkPlan)
+    source_lm: NetworkPlan = field(default_factory=NetworkPlan)
+    target_order: int = 4
+    source_order: int = 2
+    decoding: DecodingPlan = field(default_factory=DecodingPlan)
+    seed: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return config_to_json(self)
+
+
+def read_config(path: Path, changes: dict[str, Any] | None = None) -> StudyConfig:
+    """The study of a YAML file, with single values changed: {"speech.hours": 2} sets one field."""
+    if not path.is_file():
+        raise BadInputError(f"there is no study {path}; the repository has configs/study/tiny.yaml and others")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise BadInputError(f"{path} is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise BadInputError(f"{path} is not a study: expected fields such as name, text and speech")
+    for name, value in (changes or {}).items():
+        _set(data, name, value)
+    data.setdefault("name", path.stem)
+    try:
+        return config_from_json(StudyConfig, data)
+    except TypeError as error:
+        raise BadInputError(f"{path} is not a whole study: {error}") from error
+
+
+def _set(data: dict[str, Any], name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise BadInputError(f"{name}: {parent} is a value, it has no fields")
+    data[last] = value
+
+
+def with_decoding(config: StudyConfig, **changes: Any) -> StudyConfig:
+    """The study with other decoding options."""
+    return replace(config, decoding=replace(config.decoding, **changes))

@@ -1,0 +1,206 @@
+"""The stages `tune-MODEL-SETTING` and `test-MODEL-SETTING`.
+
+    cross: the target domain's dev and test, with the target LM       (Tables 1 and 2 of the paper)
+    intra: the source domain's dev and test, with the LM of both      (Tables 3 and 4)
+
+Methods differ in what is subtracted, and in nothing else: the same dev set, decodes, beam and length treatment for
+each of them, the baseline included.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from ilme.checkpoint import write_atomically
+from ilme.decoding import DecodingOptions, SearchDecoder
+from ilme.evaluation import Plan, evaluate_system
+from ilme.fusion import FusionWeights
+from ilme.loading import INTERNAL, Parts, load_recogniser
+from ilme.metrics import measure
+from ilme.recognition import Recogniser
+from ilme.results import Results, System
+from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
+from ilme.study.config import DecodingPlan, StudyConfig
+from ilme.study.runner import Stage, Study
+from ilme.tuning import TuningOptions, tune
+from ilme.tuning_result import TuningResult, TuningStep
+from ilme.utterances import Utterance, read_utterances, references_of
+from ilme.weight_search import Method, WeightSpace
+
+__all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"]
+
+Setting = Literal["cross", "intra"]
+
+
+def decoding_stages(config: StudyConfig) -> list[Stage]:
+    plan = config.decoding
+    inputs = {"plan": asdict(plan), "seed": config.seed}
+    stages = []
+    for setting in plan.settings:
+        for model in plan.models:
+            needs = ("speech", "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams")
+            name = f"{model}-{setting}"
+            stages.append(
+                Stage(
+                    f"tune-{name}",
+                    lambda study, m=model, s=setting: _tune(study, config, m, s),  # type: ignore[misc]
+                    needs,
+                    inputs,
+                    resumes=True,
+                )
+            )
+            stages.append(
+                Stage(
+                    f"test-{name}",
+                    lambda study, m=model, s=setting: _test(study, config, m, s),  # type: ignore[misc]
+                    (*needs, f"tune-{name}"),
+                    inputs,
+                    resumes=True,
+                )
+            )
+    return stages
+
+
+def setting_domain(setting: str) -> str:
+    return "target" if setting == "cross" else "source"
+
+
+def _lm(setting: str) -> str:
+    return "target" if setting == "cross" else "mixed"
+
+
+def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
+    """Which files take part: the method decides what is subtracted."""
+    subtracted = {
+        "DR": str(study.folder("lm-source") / "model.safetensors"),
+        "LODR": str(study.folder("ngrams") / "source.safetensors"),
+        "ILME": INTERNAL,
+    }
+    return Parts(
+        model=str(study.folder(model) / "model.safetensors"),
+        lm="" if method == "BS" else str(study.folder(f"lm-{_lm(setting)}") / "model.safetensors"),
+        subtracted=subtracted.get(method, ""),
+        device=study.device,
+    )
+
+
+def search_options(plan: DecodingPlan) -> tuple[TransducerOptions, AttentionOptions]:
+    """The same for every method."""
+    kept = min(plan.nbest, plan.beam)
+    transducer = TransducerOptions(beam=plan.beam, nbest=kept, max_symbols=plan.max_symbols)
+    attention = AttentionOptions(
+        beam=plan.beam,
+        nbest=kept,
+        max_length=plan.max_length,
+        length_normalisation=plan.aed_normalisation,
+        max_repeats=plan.max_repeats,
+    )
+    return transducer, attention
+
+
+def _options(plan: DecodingPlan, device: str) -> DecodingOptions:
+    seconds = 1e9 if device.startswith("cuda") else 30.0 * plan.batch
+    return DecodingOptions(seconds, plan.batch, "device")
+
+
+def _loaded(study: Study, domain: str, part: str) -> tuple[list[Utterance], list[Utterance]]:
+    """A set as it stands in its manifest, and the same with the audio in memory."""
+    listed = read_utterances(study.folder("speech") / f"{domain}-{part}")
+    rate = 16000
+    return listed, [replace(u, audio=u.samples(rate), start=0.0, rate=rate) for u in listed]
+
+
+def _decoder(
+    study: Study, config: StudyConfig, recogniser: Recogniser, utterances: list[Utterance], parts: Parts, folder: Path
+) -> SearchDecoder:
+    about = {k: Path(v).parent.name if "/" in v else v for k, v in asdict(parts).items() if k != "device"}
+    return SearchDecoder(
+        recogniser, utterances, folder=folder, about=about, options=_options(config.decoding, study.device)
+    )
+
+
+def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
+    """METHOD.json for each method: weights found on dev, and everything that says how far to trust them."""
+    plan, folder = config.decoding, study.folder(f"tune-{model}-{setting}")
+    _, dev = _loaded(study, setting_domain(setting), "dev")
+    length = plan.rnnt_length if model == "rnnt" else plan.aed_length
+    facts: dict[str, Any] = {}
+    for method in plan.methods:
+        file = folder / f"{method}.json"
+        if not file.is_file():
+            study.check_time(f"tuning {method} of {model}, {setting}-domain")
+            parts = system_parts(study, model, setting, method)
+            recogniser = load_recogniser(parts, *search_options(plan))
+            options = TuningOptions(
+                method=cast(Method, method),
+                space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
+                beam=plan.tuning_beam,
+                max_decodes=plan.decodes,
+                length_exponent=recogniser.length_exponent,
+                replicates=plan.replicates,
+                seed=config.seed,
+            )
+            decoder = _decoder(study, config, recogniser, dev, parts, folder / "decodes" / method)
+            found = tune(
+                decoder,
+                {u.id: u.text for u in dev},
+                options=options,
+                speakers={u.id: u.speaker for u in dev},
+                on_step=lambda step, method=method: _say_step(study, model, method, step),  # type: ignore[misc]
+            )
+            found.save(file)
+        result = TuningResult.load(file)
+        facts[method] = f"{result.dev.rate:.2f} ({_weights(result.weights)})"
+    return facts
+
+
+def _say_step(study: Study, model: str, method: str, step: TuningStep) -> None:
+    study.say(f"  {model} {method} {_weights(step.weights)}: dev WER {step.counts.rate:.2f}")
+
+
+def _weights(weights: FusionWeights) -> str:
+    return f"λ {weights.lm:.3f}, μ {weights.subtracted:.3f}, β {weights.length:.2f}"
+
+
+def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
+    """results.json: dev and test of every method at the tables' beam, with the weights that dev chose."""
+    plan, name = config.decoding, f"{model}-{setting}"
+    folder, domain = study.folder(f"test-{name}"), setting_domain(setting)
+    _, dev = _loaded(study, domain, "dev")
+    listed, test = _loaded(study, domain, "test")
+    systems: list[System] = []
+    seconds: dict[str, float] = {}
+    for method in plan.methods:
+        study.check_time(f"decoding {method} of {model}, {setting}-domain")
+        tuning = TuningResult.load(study.folder(f"tune-{name}") / f"{method}.json")
+        parts = system_parts(study, model, setting, method)
+        recogniser = load_recogniser(parts, *search_options(plan))
+        lists = _decoder(study, config, recogniser, dev, parts, folder / "dev" / method).decode(
+            tuning.weights, plan.beam
+        )
+        dev_errors = measure({u.id: u.text for u in dev}, {i: n[0].text for i, n in lists.items()}).total
+        task = Plan(model, method, plan.beam, "none", tuning, plan.details)
+        decoder = _decoder(study, config, recogniser, test, parts, folder / "test" / method)
+        system = evaluate_system(task, recogniser, decoder, test)
+        seconds[method] = _first_time(folder / f"{method}-seconds.json", system.seconds)
+        systems.append(replace(system, dev_wer=round(dev_errors.rate, 4), seconds=seconds[method]))
+        study.say(f"  {model} {method} {_weights(tuning.weights)}: dev {dev_errors.rate:.2f}")
+    results = Results(f"{config.name}, {setting}-domain", "none", references_of(_named(listed)), tuple(systems))
+    results.save(folder / "results.json")
+    return {m: f"{results.measurements[f'{model} {m}'].rate:.2f}" for m in plan.methods}
+
+
+def _first_time(file: Path, seconds: float) -> float:
+    """What the decode took when it was really done: a decode taken from the store takes no time."""
+    if not file.is_file():
+        write_atomically(file, json.dumps({"seconds": seconds}).encode())
+    return float(json.loads(file.read_text())["seconds"])
+
+
+def _named(utterances: list[Utterance]) -> list[Utterance]:
+    """With the audio's path inside its set, so that results do not depend on where the study lies."""
+    return [replace(u, audio=f"{Path(u.audio).parent.name}/{Path(u.audio).name}") for u in utterances]

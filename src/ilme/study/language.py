@@ -1,0 +1,135 @@
+"""The stages `tokenizer`, `lm-source`, `lm-target`, `lm-mixed` and `ngrams`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ilme.checkpoint import load_model, save_model
+from ilme.data.ngram_train import NGramOptions, train_ngram
+from ilme.data.tokenizer import SentencePieceTokenizer
+from ilme.lm.ngram import NGramScorer, build_automaton
+from ilme.perplexity import perplexity
+from ilme.study.config import NetworkPlan, StudyConfig
+from ilme.study.runner import Stage, Study
+from ilme.study.texts import read_lines
+from ilme.study.training import Course, fresh_network, options_of, run_course
+from ilme.train.objectives import LmObjective
+from ilme.train.options import LmOptions
+from ilme.train.sources import TextSource
+
+__all__ = ["LMS", "language_stages", "study_tokenizer", "transcripts"]
+
+LMS = ("source", "target", "mixed")
+_MEASURED = 400  # held-out sentences whose perplexity is given for each LM and n-gram
+
+
+def language_stages(config: StudyConfig) -> list[Stage]:
+    stages = [
+        Stage("tokenizer", lambda study: _tokenizer(study, config), ("speech",), {"vocabulary": config.vocabulary})
+    ]
+    for name in LMS:
+        plan = config.source_lm if name == "source" else config.lm
+        stages.append(
+            Stage(
+                f"lm-{name}",
+                lambda study, name=name, plan=plan: _language_model(study, config, name, plan),  # type: ignore[misc]
+                ("text", "speech", "tokenizer"),
+                {"plan": asdict(plan), "seed": config.seed},
+                resumes=True,
+            )
+        )
+    orders = {"source": config.source_order, "target": config.target_order}
+    stages.append(Stage("ngrams", lambda study: _ngrams(study, orders), ("text", "speech", "tokenizer"), orders))
+    return stages
+
+
+def transcripts(study: Study) -> list[str]:
+    """The sentences of the training speech, each once: all the text that the E2E models ever see."""
+    return read_lines(study.folder("speech") / "transcripts.txt")
+
+
+def study_tokenizer(study: Study) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer.load(study.folder("tokenizer") / "bpe.model")
+
+
+def _tokenizer(study: Study, config: StudyConfig) -> dict[str, Any]:
+    tokenizer = SentencePieceTokenizer.train(transcripts(study), config.vocabulary)
+    tokenizer.save(study.folder("tokenizer") / "bpe.model")
+    return {"pieces": len(tokenizer)}
+
+
+def _training_text(study: Study, name: str) -> tuple[list[str], list[str]]:
+    """Training and held-out sentences of an LM; `source` sees exactly the transcripts, `mixed` both domains."""
+    text = study.folder("text")
+    source = (transcripts(study), read_lines(text / "source-held-out.txt"))
+    target = (read_lines(text / "target-train.txt"), read_lines(text / "target-held-out.txt"))
+    if name == "mixed":
+        # All source text there is, spoken or not: this is the larger LM of the intra-domain tables.
+        return read_lines(text / "source-train.txt") + target[0], source[1] + target[1]
+    return source if name == "source" else target
+
+
+def _language_model(study: Study, config: StudyConfig, name: str, plan: NetworkPlan) -> dict[str, Any]:
+    tokenizer = study_tokenizer(study).for_role("lm")
+    train, held_out = _training_text(study, name)
+    ids, kept_back = tokenizer.encode_many(train), tokenizer.encode_many(held_out)
+    stage = f"lm-{name}"
+    file = study.folder(stage) / "model.safetensors"
+    options = options_of(LmOptions, plan.loss, "loss")
+    counts = np.bincount(np.fromiter(chain.from_iterable(ids), dtype=np.int64), minlength=len(tokenizer))
+
+    def objective() -> LmObjective:
+        import torch
+
+        network = fresh_network("lm", plan, tokenizer.tokens, config.seed)
+        return LmObjective(network, options, torch.from_numpy(counts))
+
+    course = Course(
+        plan=plan,
+        objective=objective,
+        source=lambda: TextSource(ids, tokens=int(plan.batch), seed=config.seed),
+        held_out=lambda: TextSource(kept_back, tokens=int(plan.batch), shuffle=False),
+        export=lambda model: save_model(file, model, tokenizer),
+        perplexity=None,
+        seed=config.seed,
+    )
+    facts = run_course(study, stage, course)
+    return facts | {"words": sum(len(s.split()) for s in train)} | _perplexities(study, file)
+
+
+def _perplexities(study: Study, file: Path) -> dict[str, float]:
+    """Perplexity per token and per word on held-out text of both domains."""
+    loaded = load_model(file, expect="lm", device=study.device)
+    return _measure(study, loaded.model)
+
+
+def _measure(study: Study, scorer: Any) -> dict[str, float]:
+    tokenizer = study_tokenizer(study)
+    found: dict[str, float] = {}
+    for domain in ("source", "target"):
+        sentences = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:_MEASURED]
+        measured = perplexity(scorer, sentences, tokenizer)
+        found[f"{domain}_ppl_token"] = round(measured.per_token, 3)
+        found[f"{domain}_ppl_word"] = round(measured.per_word, 2)
+    return found
+
+
+def _ngrams(study: Study, orders: dict[str, int]) -> dict[str, Any]:
+    """source.safetensors, which LODR subtracts, and target.safetensors."""
+    tokenizer = study_tokenizer(study).for_role("lm")
+    facts: dict[str, Any] = {}
+    for name, order in orders.items():
+        train, _ = _training_text(study, name)
+        ids = chain.from_iterable((*row, tokenizer.tokens.eos or 0) for row in tokenizer.encode_many(train))
+        prune = (0,) if order < 3 else (0, 0, 1)
+        trained = train_ngram(np.fromiter(ids, dtype=np.int64), tokenizer.tokens, NGramOptions(order, prune))
+        arpa = trained.arpa
+        scorer = NGramScorer(build_automaton(arpa), tokenizer.tokens, arpa.missing, arpa.unknown)
+        scorer.save(study.folder("ngrams") / f"{name}.safetensors")
+        facts[name] = {"order": order, "kept": list(trained.kept), **_measure(study, scorer)}
+    return facts

@@ -1,0 +1,103 @@
+"""The stages `rnnt` and `aed`: both models on the source speech, their internal LMs watched as they learn."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ilme.checkpoint import load_model, save_model
+from ilme.data.augment import SpecAugment
+from ilme.data.features import FrontendConfig
+from ilme.study.config import NetworkPlan, StudyConfig
+from ilme.study.language import study_tokenizer
+from ilme.study.runner import Stage, Study
+from ilme.study.speech import resident_part
+from ilme.study.texts import read_lines
+from ilme.study.training import Course, fresh_network, network_config, options_of, run_course
+from ilme.train.monitor import internal_lm_perplexity
+from ilme.train.objectives import AedObjective, Objective, RnntObjective
+from ilme.train.options import AedOptions
+from ilme.train.resident import ResidentNoise, ResidentSource
+
+__all__ = ["network_stages", "training_noise"]
+
+_WATCHED = 400  # held-out sentences on which the internal LM is measured during training
+BABBLE, WHITE = 0.6, 0.3  # shares of the training utterances; the rest stays clean
+
+
+def network_stages(config: StudyConfig) -> list[Stage]:
+    stages = []
+    for kind in ("rnnt", "aed"):
+        plan: NetworkPlan = getattr(config, kind)
+        speech = {"snr": config.speech.train_snr, "talkers": config.speech.talkers}
+        stages.append(
+            Stage(
+                kind,
+                lambda study, kind=kind, plan=plan: _train(study, config, kind, plan),  # type: ignore[misc]
+                ("text", "speech", "tokenizer", "lm-source"),
+                {"plan": asdict(plan), "seed": config.seed, **speech},
+                resumes=True,
+            )
+        )
+    return stages
+
+
+def training_noise(config: StudyConfig) -> ResidentNoise:
+    return ResidentNoise(BABBLE, config.speech.talkers, WHITE, config.speech.train_snr)
+
+
+def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> dict[str, Any]:
+    role = "transducer" if kind == "rnnt" else "attention"
+    tokenizer = study_tokenizer(study).for_role(role)  # type: ignore[arg-type]
+    frontend = _frontend(network_config(kind, plan).encoder.features)
+    noise, device = training_noise(config), study.device
+    audio = resident_part(study, "train", device)
+    masks = None if plan.masks is None else options_of(SpecAugment, plan.masks, "masks")
+    held_out = ResidentSource(
+        resident_part(study, "held-out", device), tokenizer, frontend, plan.batch, noise, shuffle=False
+    )
+    kept = list(held_out)  # with noise and all, the same at every look
+    file = study.folder(kind) / "model.safetensors"
+    course = Course(
+        plan=plan,
+        objective=lambda: _objective(kind, plan, tokenizer.tokens, config.seed),
+        source=lambda: ResidentSource(audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed),
+        held_out=lambda: kept,
+        export=lambda model: save_model(file, model, tokenizer, frontend),
+        perplexity=_watch(study, tokenizer),
+        seed=config.seed,
+    )
+    facts = run_course(study, kind, course)
+    return facts | {"hours": round(audio.hours, 2)}
+
+
+def _frontend(features: int) -> FrontendConfig:
+    """80 log-mels each 10 ms, stacked to what the encoder reads."""
+    stack = features // FrontendConfig.mel_bins
+    return FrontendConfig(stack=stack, stride=stack)
+
+
+def _objective(kind: str, plan: NetworkPlan, tokens: Any, seed: int) -> Objective:
+    network = fresh_network(kind, plan, tokens, seed)
+    if kind == "rnnt":
+        return RnntObjective(network)
+    return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))
+
+
+def _watch(study: Study, tokenizer: Any) -> Any:
+    """Perplexity of the internal LM on held-out text of both domains, beside the source LM's."""
+    ids = {}
+    for domain in ("source", "target"):
+        sentences = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:_WATCHED]
+        ids[domain] = tokenizer.encode_many(sentences)
+    source_lm = load_model(study.folder("lm-source") / "model.safetensors", expect="lm", device=study.device).model
+    reference = internal_lm_perplexity(source_lm, ids["source"])
+
+    def measure(model: Any) -> dict[str, float]:
+        return {
+            "ilm_ppl": internal_lm_perplexity(model, ids["source"]),
+            "ilm_ppl_target": internal_lm_perplexity(model, ids["target"]),
+            "source_lm_ppl": reference,
+        }
+
+    return measure

@@ -1,0 +1,126 @@
+"""The stage `tables`: one results file for each setting, the perplexity curves, and everything a reader asks for.
+
+cross.json, intra.json    results of both models (`ilme report` and the docs read them)
+perplexity.json, .svg     internal-LM perplexity against hours of training speech (the paper's Figure 1)
+tables.md                 the four tables
+study.json                config, facts of every stage, versions, seed, commit
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ilme.checkpoint import write_atomically
+from ilme.results import Results, merge_results
+from ilme.study.claims import check_claims
+from ilme.study.config import StudyConfig
+from ilme.study.runner import Stage, Study
+from ilme.tables import main_table, render
+from ilme.train.journal import read_metrics
+
+__all__ = ["draw_perplexity", "outcome_stage", "perplexity_curves"]
+
+TITLES = {"cross": "Cross-domain", "intra": "Intra-domain"}
+
+
+def outcome_stage(config: StudyConfig) -> Stage:
+    plan = config.decoding
+    tests = tuple(f"test-{model}-{setting}" for setting in plan.settings for model in plan.models)
+    needs = ("text", "speech", "tokenizer", "lm-source", "lm-target", "lm-mixed", "ngrams", *plan.models, *tests)
+    return Stage("tables", lambda study: _tables(study, config), needs, {"name": config.name})
+
+
+def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
+    folder, plan = study.folder("tables"), config.decoding
+    merged: dict[str, Results] = {}
+    blocks = []
+    for setting in plan.settings:
+        parts = [Results.load(study.folder(f"test-{m}-{setting}") / "results.json") for m in plan.models]
+        merged[setting] = merge_results(parts, f"{config.name}, {setting}-domain")
+        merged[setting].save(folder / f"{setting}.json")
+        blocks.append(f"## {TITLES[setting]}\n\n{render(main_table(merged[setting]), 'markdown')}")
+    curves = perplexity_curves(study, plan.models)
+    _write(folder / "perplexity.json", curves)
+    draw_perplexity(curves, folder / "perplexity.svg")
+    (folder / "tables.md").write_text("\n".join(blocks), encoding="utf-8")
+    claims = check_claims(merged, curves)
+    about = {
+        "name": config.name,
+        "config": config.to_json(),
+        "stages": {name: study.facts(name) for name in study.stages if name != "tables"},
+        "claims": [asdict(claim) for claim in claims],
+        "versions": _versions(study.device),
+        "commit": _commit(),
+    }
+    _write(folder / "study.json", about)
+    return {f"{setting}_systems": len(results.systems) for setting, results in merged.items()} | {
+        "claims_held": sum(claim.holds is True for claim in claims),
+        "claims_checked": sum(claim.holds is not None for claim in claims),
+    }
+
+
+def perplexity_curves(study: Study, models: tuple[str, ...]) -> dict[str, Any]:
+    """Points (hours of speech heard, perplexity per token) of each model's internal LM, and the source LM's figures."""
+    curves: dict[str, Any] = {"unit": "token", "models": {}, "source_lm": {}}
+    facts = study.facts("lm-source")
+    curves["source_lm"] = {domain: facts[f"{domain}_ppl_token"] for domain in ("source", "target")}
+    for model in models:
+        rows = [row for row in read_metrics(study.folder(model) / "metrics.jsonl") if "ilm_ppl" in row]
+        curves["models"][model] = {
+            "hours": [row["hours"] for row in rows],
+            "steps": [row["step"] for row in rows],
+            "source": [round(row["ilm_ppl"], 3) for row in rows],
+            "target": [round(row["ilm_ppl_target"], 3) for row in rows],
+        }
+    return curves
+
+
+def draw_perplexity(curves: dict[str, Any], picture: Path) -> None:
+    """The paper's Figure 1: one panel for each model, the source LM as a dashed line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    titles = {"rnnt": "RNN-T", "aed": "AED"}
+    models = curves["models"]
+    figure, axes = pyplot.subplots(1, len(models), figsize=(5 * len(models), 3.6), squeeze=False)
+    for axis, (model, curve) in zip(axes[0], models.items(), strict=True):
+        axis.plot(curve["hours"], curve["source"], marker=".", label="internal LM, source text")
+        axis.plot(curve["hours"], curve["target"], marker=".", label="internal LM, target text")
+        axis.axhline(curves["source_lm"]["source"], linestyle="--", color="grey", label="source LM, source text")
+        axis.set(title=titles.get(model, model), xlabel="hours of speech heard", ylabel="perplexity per token")
+        axis.set_yscale("log")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    figure.tight_layout()
+    with matplotlib.rc_context({"svg.hashsalt": "ilme"}):
+        figure.savefig(picture, metadata={"Date": None} if picture.suffix == ".svg" else None)
+    pyplot.close(figure)
+
+
+def _write(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _versions(device: str) -> dict[str, str]:
+    import torch
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
+    return {"python": platform.python_version(), "torch": torch.__version__, "device": name}
+
+
+def _commit() -> str:
+    """The commit of the checkout that runs; empty outside one."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    asked = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else ""

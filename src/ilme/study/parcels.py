@@ -1,0 +1,96 @@
+"""A study's finished stages as a few files that travel: to another machine, or back from one.
+
+A parcel is NAME.tar with the folders of one or more stages. Training speech and checkpoints stay behind (they are made
+again where they are needed). Weights are stored as float16, the form in which they are bundled too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ilme.errors import BadInputError
+from ilme.study.runner import MARK, Study
+
+__all__ = ["pack", "parcel_plan", "unpack"]
+
+_LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "probe", "tensorboard")
+_SPEECH = "train"  # the training speech, large and made again from the same seed
+
+
+def parcel_plan(study: Study) -> dict[str, list[str]]:
+    """Which stages travel together; only those that are done."""
+    groups: dict[str, list[str]] = {"speech": ["text", "speech", "tokenizer"]}
+    for name in study.stages:
+        if name in ("text", "speech", "tokenizer"):
+            continue
+        if name.startswith(("tune-", "test-")) or name == "tables":
+            groups.setdefault("results", []).append(name)
+        elif name.startswith("lm-") or name == "ngrams":
+            groups.setdefault("language", []).append(name)
+        else:
+            groups[name] = [name]
+    done = {group: [n for n in names if study.done(n)] for group, names in groups.items()}
+    return {group: names for group, names in done.items() if names}
+
+
+def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
+    """Writes the parcels of what is done; `only` names some of them."""
+    to.mkdir(parents=True, exist_ok=True)
+    written = []
+    for group, names in parcel_plan(study).items():
+        if only and group not in only:
+            continue
+        path = to / f"{group}.tar"
+        with tarfile.open(path, "w") as archive:
+            for file in _files(study, names):
+                _add(archive, file, str(file.relative_to(study.out)))
+        written.append(path)
+    return written
+
+
+def _files(study: Study, names: Iterable[str]) -> Iterable[Path]:
+    for name in names:
+        folder = study.folder(name)
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(folder).parts
+            if not path.is_file() or any(part in _LEFT_OUT for part in inside[:-1]):
+                continue
+            if name == "speech" and inside[0] == _SPEECH:
+                continue
+            yield path
+
+
+def _add(archive: tarfile.TarFile, file: Path, name: str) -> None:
+    content = _half(file) if file.suffix == ".safetensors" else file.read_bytes()
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _half(file: Path) -> bytes:
+    """The same weights as float16, with the same header; an n-gram's integers stay as they are."""
+    import torch
+    from safetensors.torch import save
+
+    from ilme.checkpoint import read_tensors
+
+    tensors, header = read_tensors(file)
+    halved = {n: t.to(torch.float16) if t.dtype == torch.float32 else t for n, t in tensors.items()}
+    return save(halved, metadata=header)
+
+
+def unpack(parcels: Sequence[Path], out: Path) -> list[str]:
+    """Puts the stages of parcels into a study's folder; the names of the stages found."""
+    names: set[str] = set()
+    for path in parcels:
+        if not path.is_file():
+            raise BadInputError(f"there is no parcel {path}; `ilme study pack` writes them")
+        with tarfile.open(path) as archive:
+            archive.extractall(out, filter="data")
+            names.update(Path(member.name).parts[0] for member in archive.getmembers())
+    marks = [out / name / MARK for name in sorted(names)]
+    return [json.loads(mark.read_text())["stage"] for mark in marks if mark.is_file()]

@@ -1,0 +1,126 @@
+"""What a speaking process does: sentences to int16 samples, noise, Opus. No torch, so that processes start fast."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ilme.errors import BadInputError
+
+__all__ = ["RATE", "Job", "Part", "noisy", "speak_shard", "write_opus"]
+
+RATE = 16000
+BABBLE = 0.6  # share of dev and test utterances with babble; the others have white noise
+OPUS_LEVEL = 0.9  # of libsndfile's scale from 0 (most bits) to 1 (fewest)
+PEAK = 0.9  # of full scale, where mixing would go beyond it
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sentences that are spoken into one folder."""
+
+    name: str
+    texts: tuple[str, ...]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """One shard: FILE.i16 with the samples of all its utterances, FILE.json with all else, written last.
+
+    Attributes:
+        file: Its path, without an ending.
+        name: Of the part; together with an utterance's number it names the utterance and decides its voice.
+        first: Number of its first utterance.
+        texts: What is said.
+        voices: How many voice variants there are to draw from.
+        seed: Of the draws.
+    """
+
+    file: Path
+    name: str
+    first: int
+    texts: Sequence[str]
+    voices: int
+    seed: int
+
+
+def speak_shard(job: Job) -> None:
+    """Speaks the utterances of a shard, each in the voice that its part, its number and the seed draw."""
+    from ilme.data.audio import resample
+    from ilme.data.espeak import RATE_HZ, speak, variants
+    from ilme.data.synth import SynthOptions, draw_voice
+
+    options = SynthOptions(seed=zlib.crc32(f"{job.seed}/{job.name}".encode()))
+    names = tuple(variants()[: job.voices])
+    spoken = []
+    for i, text in enumerate(job.texts):
+        voice = draw_voice(options, job.first + i, names)
+        wave = speak(text, voice).astype(np.float32)
+        samples = np.clip(np.rint(resample(wave, RATE_HZ, RATE)), -32768, 32767).astype(np.int16)
+        if not samples.any():
+            raise BadInputError(f"no sound came out of {text!r}; leave the sentence out of the domain's text")
+        spoken.append((samples, voice.name))
+    write_shard(job, spoken)
+
+
+def noisy(
+    clean: Sequence[NDArray[np.int16]],
+    k: int,
+    draw: np.random.Generator,
+    snr: tuple[float, float],
+    talkers: int,
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Utterance k with other utterances of its set, or white noise, behind it; and what was mixed in.
+
+    x + n · √(P_x / (P_n 10^{SNR/10})), P the mean power.
+    """
+    speech = clean[k].astype(np.float32) / 32768
+    decibels = float(draw.uniform(*snr))
+    babble = len(clean) > 1 and draw.random() < BABBLE
+    if babble:
+        others = [i for i in range(len(clean)) if i != k]
+        noise = np.zeros_like(speech)
+        for i in draw.choice(others, size=min(talkers, len(others)), replace=False):
+            other = clean[i].astype(np.float32) / 32768
+            noise += np.resize(np.roll(other, int(draw.integers(len(other)))), len(speech))
+    else:
+        noise = draw.standard_normal(len(speech)).astype(np.float32)
+    power, other_power = float(np.mean(speech**2)), float(np.mean(noise**2))
+    mixed = speech + noise * np.sqrt(power / max(other_power * 10 ** (decibels / 10), 1e-12), dtype=np.float32)
+    peak = float(np.abs(mixed).max())
+    mixed = mixed * min(1.0, PEAK / max(peak, 1e-9))
+    return mixed.astype(np.float32), {"snr": round(decibels, 2), "noise": "babble" if babble else "white"}
+
+
+def write_opus(path: Path, samples: NDArray[np.float32]) -> None:
+    import soundfile
+
+    partial = path.with_name(f".{path.name}")
+    soundfile.write(partial, samples, RATE, format="OGG", subtype="OPUS", compression_level=OPUS_LEVEL)
+    partial.replace(path)
+
+
+def write_shard(job: Job, spoken: Sequence[tuple[NDArray[np.int16], str]]) -> None:
+    """The samples first, then the list that says the shard is whole."""
+    job.file.parent.mkdir(parents=True, exist_ok=True)
+    partial = job.file.with_suffix(".partial")
+    with partial.open("wb") as file:
+        for samples, _ in spoken:
+            file.write(samples.astype("<i2").tobytes())
+    partial.replace(job.file.with_suffix(".i16"))
+    about = {
+        "ids": [f"{job.name}-{job.first + i:06d}" for i in range(len(spoken))],
+        "texts": list(job.texts),
+        "voices": [voice for _, voice in spoken],
+        "sizes": [len(samples) for samples, _ in spoken],
+    }
+    partial.write_text(json.dumps(about, ensure_ascii=False))
+    partial.replace(job.file.with_suffix(".json"))

@@ -1,0 +1,37 @@
+"""The stages of a study, in their order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ilme.study.config import StudyConfig
+from ilme.study.decoding import decoding_stages
+from ilme.study.language import language_stages
+from ilme.study.networks import network_stages
+from ilme.study.outcome import outcome_stage
+from ilme.study.runner import Stage, Study
+from ilme.study.speech import speech_stage
+from ilme.study.texts import text_stage
+
+__all__ = ["build_study", "study_stages"]
+
+
+def study_stages(config: StudyConfig) -> list[Stage]:
+    """text, speech, tokenizer, LMs and n-grams, networks, tuning and tests, tables."""
+    return [
+        text_stage(config),
+        speech_stage(config),
+        *language_stages(config),
+        *network_stages(config),
+        *decoding_stages(config),
+        outcome_stage(config),
+    ]
+
+
+def build_study(config: StudyConfig, out: Path, device: str = "auto") -> Study:
+    """The study, ready to run; `auto` takes a CUDA device where there is one."""
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Study(study_stages(config), out, device)

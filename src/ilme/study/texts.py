@@ -1,0 +1,114 @@
+"""The stage `text`: which sentences are spoken, which train language models, which are kept back."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import IO, Any
+
+from ilme.data.exclude import Exclusion
+from ilme.data.normalise import spoken
+from ilme.errors import BadInputError
+from ilme.study.config import PARTS, DomainText, StudyConfig
+from ilme.study.runner import Stage, Study, file_digest
+
+__all__ = ["domain_file", "read_lines", "text_stage", "write_lines"]
+
+_OPENERS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
+
+
+def text_stage(config: StudyConfig) -> Stage:
+    """Writes source-train, source-held-out, target-train, target-held-out, and dev and test of both domains (.txt)."""
+    plan = config.text
+    digests = {
+        f"{domain}-{part}": file_digest(domain_file(where, part))
+        for domain, where in (("source", plan.source), ("target", plan.target))
+        for part in PARTS
+    }
+    inputs = {
+        "files": digests,
+        "plan": {k: v for k, v in asdict(plan).items() if k not in ("source", "target")},
+        "sets": [config.speech.dev, config.speech.test],
+        "seed": config.seed,
+    }
+    return Stage("text", lambda study: _choose(study, config), inputs=inputs)
+
+
+def domain_file(where: DomainText, part: str) -> Path:
+    """The text file of one part of a domain, compressed or not."""
+    folder = Path(where.folder.format(name=where.name))
+    found = [p for p in (folder / f"{part}.txt{end}" for end in ("", *_OPENERS)) if p.is_file()]
+    if not found:
+        raise BadInputError(
+            f"{folder} has no {part}.txt; make the domain with: ilme data domains {where.name} {folder}"
+        )
+    return found[0]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that are not blank."""
+    opener: Any = _OPENERS.get(path.suffix, open)
+    stream: IO[str]
+    with opener(path, "rt", encoding="utf-8") as stream:
+        return [line.strip() for line in stream if line.strip()]
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
+    """Evaluation sentences first; training text then loses every sentence that shares 8 words in a row with them."""
+    plan, speech = config.text, config.speech
+    folder = study.folder("text")
+    evaluation: list[str] = []
+    for domain, where in (("source", plan.source), ("target", plan.target)):
+        for part, count in (("dev", speech.dev), ("test", speech.test)):
+            sentences = _speakable(_sentences(where, part), config)
+            if len(sentences) < count:
+                raise BadInputError(
+                    f"{part} of {where.name} has {len(sentences)} sentences of {plan.shortest} to {plan.longest} "
+                    f"words; {count} are wanted"
+                )
+            chosen = _sample(sentences, count, f"{config.seed}/{domain}/{part}")
+            write_lines(folder / f"{domain}-{part}.txt", chosen)
+            evaluation += chosen
+    exclusion, exact = Exclusion.from_texts(evaluation), set(evaluation)
+    facts: dict[str, Any] = {}
+    for domain, where in (("source", plan.source), ("target", plan.target)):
+        found = _sentences(where, "train")
+        shared = exclusion.overlaps(found, are_spoken=True)
+        kept = [s for s, overlap in zip(found, shared, strict=True) if overlap is None and s not in exact]
+        kept = list(dict.fromkeys(kept))
+        Random(f"{config.seed}/{domain}/train").shuffle(kept)
+        held_out, train = kept[: plan.held_out], kept[plan.held_out :]
+        if plan.lm_sentences:
+            train = train[: plan.lm_sentences]
+        if not train:
+            raise BadInputError(f"{where.name} has no training text left beside {plan.held_out} sentences held out")
+        write_lines(folder / f"{domain}-held-out.txt", held_out)
+        write_lines(folder / f"{domain}-train.txt", train)
+        facts[f"{domain}_words"] = sum(len(s.split()) for s in train)
+        facts[f"{domain}_excluded"] = len(found) - len(kept)
+    return facts
+
+
+def _sentences(where: DomainText, part: str) -> list[str]:
+    return [s for s in (spoken(line) for line in read_lines(domain_file(where, part))) if s]
+
+
+def _speakable(sentences: Sequence[str], config: StudyConfig) -> list[str]:
+    """Different sentences of a length that is spoken, in their order."""
+    plan = config.text
+    return [s for s in dict.fromkeys(sentences) if plan.shortest <= len(s.split()) <= plan.longest]
+
+
+def _sample(sentences: Sequence[str], count: int, seed: str) -> list[str]:
+    """`count` sentences, in their order."""
+    places = sorted(Random(seed).sample(range(len(sentences)), count))
+    return [sentences[i] for i in places]

@@ -1,0 +1,170 @@
+"""Training of one network of a study: from its plan to an exported model, within the time that is left."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from ilme import models
+from ilme.checkpoint import write_atomically
+from ilme.configs import config_from_json, config_to_json
+from ilme.errors import BadInputError
+from ilme.study.config import NetworkPlan
+from ilme.study.runner import Study, UnfinishedError
+from ilme.tokens import Tokens
+from ilme.train.journal import read_metrics
+from ilme.train.loop import Trainer, make_fabric
+from ilme.train.objectives import Objective
+from ilme.train.options import LoopOptions, OptimiserOptions
+from ilme.train.sources import BatchSource
+
+__all__ = ["Course", "fresh_network", "network_config", "options_of", "run_course"]
+
+PROBE = 60  # steps that a pace is measured from, of which the first third warms up
+_SHARE = 0.97  # of the time planned that steps are planned for; evaluations take the rest
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is trained on what.
+
+    Attributes:
+        plan: Its part of the study's config.
+        objective: Makes the network with fresh weights and its loss.
+        source: Makes the training batches.
+        held_out: Makes the held-out batches.
+        export: Writes the trained network.
+        perplexity: Internal-LM perplexities by name; None measures none.
+        seed: Of weights, order and dropout.
+    """
+
+    plan: NetworkPlan
+    objective: Callable[[], Objective]
+    source: Callable[[], BatchSource]
+    held_out: Callable[[], Iterable[Any]]
+    export: Callable[[Any], Any]
+    perplexity: Callable[[Any], dict[str, float]] | None
+    seed: int
+
+
+def network_config(kind: str, plan: NetworkPlan) -> Any:
+    """The preset with the plan's changes laid over it, field by field."""
+    return config_from_json(
+        models.config_class(kind), _overlay(config_to_json(models.preset(kind, plan.preset)), plan.network)
+    )
+
+
+def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in changes.items():
+        inner = merged.get(name)
+        merged[name] = _overlay(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def fresh_network(kind: str, plan: NetworkPlan, tokens: Tokens, seed: int) -> Any:
+    """The planned network; the same weights for the same seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return models.build(kind, network_config(kind, plan), tokens)
+
+
+def options_of(kind: type[Options], values: dict[str, Any], name: str) -> Options:
+    """An options dataclass from a part of the study's config; errors name the field."""
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    odd = sorted(set(values) - known)
+    if odd:
+        raise BadInputError(f"{name}.{odd[0]} is no option; there are {', '.join(sorted(known))}")
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def run_course(study: Study, stage: str, course: Course) -> dict[str, Any]:
+    """Trains to the end and returns facts; a run that was stopped before goes on from its last checkpoint.
+
+    Raises:
+        UnfinishedError: The study's time was up first.
+    """
+    folder = study.folder(stage)
+    steps = _planned_steps(study, stage, course)
+    loop = replace(_loop(course), steps=steps, minutes=study.minutes_left())
+    trainer = _trainer(folder, course, loop)
+    progress = trainer.run(resume=True)
+    early = loop.patience > 0 and progress.since_best >= loop.patience
+    if progress.step < steps and not early:
+        raise UnfinishedError(f"{stage} stopped at step {progress.step} of {steps}: start again to go on")
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    parameters = sum(p.numel() for p in {id(p): p for p in trainer.objective.model.parameters()}.values())
+    return {
+        "parameters": parameters,
+        "steps": progress.step,
+        "best_step": progress.best_step,
+        "held_out_loss": round(progress.best, 5) if progress.best is not None else None,
+        "hours_heard": round(progress.hours, 3),
+        "training_seconds": round(progress.seconds, 1),
+        "skipped_steps": progress.bad_total,
+    }
+
+
+def _loop(course: Course) -> LoopOptions:
+    values = {k: v for k, v in course.plan.loop.items() if k != "minutes"}
+    return replace(options_of(LoopOptions, values, "loop"), seed=course.seed, tensorboard=False)
+
+
+def _trainer(folder: Path, course: Course, loop: LoopOptions) -> Trainer:
+    return Trainer(
+        folder,
+        course.objective(),
+        course.source(),
+        course.held_out,
+        loop,
+        options_of(OptimiserOptions, course.plan.optimiser, "optimiser"),
+        course.export,
+        course.perplexity,
+        make_fabric(loop.precision),
+    )
+
+
+def _planned_steps(study: Study, stage: str, course: Course) -> int:
+    """The steps of the plan, or as many as its minutes allow at the pace measured here; decided once."""
+    if "steps" in course.plan.loop:
+        return int(course.plan.loop["steps"])
+    minutes = float(course.plan.loop.get("minutes", 0))
+    if minutes <= 0:
+        raise BadInputError(f"{stage}: loop needs steps, or minutes to plan steps for")
+    file = study.folder(stage) / "planned.json"
+    if file.is_file():
+        return int(json.loads(file.read_text())["steps"])
+    pace = _pace(study.folder(stage) / "probe", course)
+    steps = max(PROBE, math.floor(_SHARE * 60 * minutes / pace))
+    write_atomically(file, json.dumps({"steps": steps, "seconds_a_step": pace, "minutes": minutes}).encode())
+    study.say(f"{stage}: {pace * 1000:.1f} ms a step, so {steps} steps in {minutes:g} minutes")
+    return steps
+
+
+def _pace(folder: Path, course: Course) -> float:
+    """Seconds a step, measured on a throw-away copy of the network."""
+    shutil.rmtree(folder, ignore_errors=True)
+    plain = replace(course, held_out=lambda: (), perplexity=None, export=lambda model: None)
+    loop = replace(
+        _loop(course), steps=PROBE, log_every=PROBE // 3, save_every=PROBE, evaluate_every=10 * PROBE, ilm_every=0
+    )
+    trainer = _trainer(folder, plain, loop)
+    trainer.held_out = None
+    began = time.monotonic()
+    trainer.run()
+    at = {row["step"]: row["seconds"] for row in read_metrics(folder / "metrics.jsonl") if "seconds" in row}
+    shutil.rmtree(folder, ignore_errors=True)
+    first, last = at.get(PROBE // 3), at.get(PROBE)
+    if first is None or last is None:
+        return (time.monotonic() - began) / PROBE
+    return max(1e-4, float(last - first) / (PROBE - PROBE // 3))
