@@ -43,7 +43,7 @@ def agree(found, expected, tolerance=1e-8):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("prediction", ["lstm", "stateless"])
 def test_the_transducer_search(method, prediction):
-    lengths, f = torch.tensor([11, 7, 14]), acoustics(1, 14, batch=3)
+    lengths, f = torch.tensor([21, 7, 24]), acoustics(1, 24, batch=3)
     results = []
     for device in ("cpu", "cuda"):
         model = transducer(1, units=9, prediction=prediction).to(device)
@@ -51,13 +51,16 @@ def test_the_transducer_search(method, prediction):
         subtracted = TransducerInternalLM(model) if method == "ILME" else source
         fusion = Fusion(lm, subtracted, METHODS[method])
         search = TransducerSearch(model, fusion, TransducerOptions(beam=6, lm_eos=True))
-        stream = search.stream(3)
-        stream.feed(f.to(device), lengths.to(device))
-        stream = search.stream(3)
-        with no_waiting() if device == "cuda" else contextlib.nullcontext():
-            stream.feed(f.to(device), lengths.to(device))
-        results.append(stream.finish())
-    agree(results[1], results[0])
+        there = f.to(device), lengths.to(device)
+        for capturable in {False, search.capturable}:
+            search.capturable = capturable
+            stream = search.stream(3)
+            with no_waiting() if device == "cuda" and not capturable else contextlib.nullcontext():
+                stream.feed(*there)
+            results.append(stream.finish())
+    assert len(results) == 3
+    for found in results[1:]:
+        agree(found, results[0])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,7 +1,8 @@
 """What a search needs of a model and of a language model. Implement one of these and everything else works.
 
 Shapes: n label sequences, B utterances, T frames, V output units, D features, J the joint's dimension. A state is a
-nest of tensors with the sequence first (see `ilme.nest`); all scores are natural logarithms.
+nest of tensors with the sequence first (see `ilme.nest`); all scores are natural logarithms. A network whose steps wait
+for nothing on the host may say `capturable = True`: a CUDA search then replays them as a graph.
 """
 
 from __future__ import annotations

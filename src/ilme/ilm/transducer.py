@@ -31,6 +31,10 @@ class TransducerInternalLM:
         return self.host.tokens
 
     @property
+    def capturable(self) -> bool:
+        return getattr(self.host, "capturable", False)
+
+    @property
     def device(self) -> torch.device:
         return self.host.device
 

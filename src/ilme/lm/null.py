@@ -14,6 +14,8 @@ __all__ = ["NullScorer"]
 class NullScorer:
     """Scores every label 0. Its rows are (n, 1): one number that stands for every label."""
 
+    capturable = True
+
     def __init__(self, tokens: Tokens, device: torch.device | str = "cpu") -> None:
         self.tokens = tokens
         self.device = torch.device(device)

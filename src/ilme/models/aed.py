@@ -180,15 +180,19 @@ class LocationAttention(nn.Module):
         return self.energy(torch.tanh(z)).squeeze(-1)  # type: ignore[no-any-return]
 
     def _energies_in_blocks(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
-        """The same numbers, one sequence at a time: (T, A) stays in the processor's cache, (B, K, T, A) would not."""
+        """The same numbers, one sequence at a time: (T, A) stays in the processor's cache, (B, K, T, A) would not.
+
+        vᵀ tanh(z) = 2 vᵀ σ(2z) − Σ v: torch's vectorised sigmoid is several times faster than its tanh.
+        """
         (B, T, A), K = keys.shape, query.shape[1]
+        v = self.energy.weight[0]
         z, out = keys.new_empty(T, A), keys.new_empty(B, K, T)
         for b in range(B):
             for k in range(K):
                 if moved is not None and self.location is not None:
-                    torch.addmm(keys[b], moved[b, k], self.location.weight.t(), out=z)
-                    z.add_(query[b, k])
+                    torch.addmm(keys[b], moved[b, k], self.location.weight.t(), beta=2, alpha=2, out=z)
+                    z.add_(query[b, k], alpha=2)
                 else:
-                    torch.add(keys[b], query[b, k], out=z)
-                torch.mv(z.tanh_(), self.energy.weight[0], out=out[b, k])
-        return out
+                    torch.add(keys[b], query[b, k], out=z).mul_(2)
+                torch.mv(z.sigmoid_(), v, out=out[b, k])
+        return out.mul_(2).sub_(v.sum())

@@ -43,6 +43,7 @@ class LSTMLM(nn.Module):
     """log P(y_u | y_{<u}) over pieces and <eos>; implements `ilme.protocols.TokenScorer`."""
 
     kind = "lm"
+    capturable = True  # its steps can be recorded in a CUDA graph
 
     def __init__(self, config: LSTMLMConfig, tokens: Tokens) -> None:
         super().__init__()

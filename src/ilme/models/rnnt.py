@@ -79,6 +79,7 @@ class RNNT(nn.Module):
     """
 
     kind = "rnnt"
+    capturable = True  # its steps can be recorded in a CUDA graph
 
     def __init__(self, config: RNNTConfig, tokens: Tokens) -> None:
         super().__init__()

@@ -45,16 +45,20 @@ class Lane:
         self.output = output.expand(slots, *output.shape[1:]).clone()
         self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
         self.stale = torch.zeros(slots, dtype=torch.bool, device=output.device)
+        self.grown = False  # whether sequences were added since the last read
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
         """Children start from their parents' states; their label is read when they are first asked for."""
+        self.grown = True
         map_tensors(lambda x: x.index_copy_(0, children, x.index_select(0, parents)), self.state)
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
         """Outputs (n, …) of the given slots (n,); `labels` (slots in all,) is each slot's last label."""
-        if slots.is_cuda:
-            self._refresh_all(slots, labels)
+        if slots.is_cuda:  # what is stale cannot be asked without waiting; what cannot be stale is known here
+            if self.grown:
+                self._refresh_all(slots, labels)
+                self.grown = False
         else:
             stale = slots[self.stale[slots]]
             if len(stale):
@@ -86,13 +90,16 @@ class RidingLane:
         first = rows(host.output[:1])
         self.output = first.expand(len(host.output), first.shape[1]).clone()
         self.stale = torch.zeros_like(host.stale)
+        self.grown = False
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
+        self.grown = True
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
         stale = slots if slots.is_cuda else slots[self.stale[slots]]
-        if len(stale):
+        if len(stale) and self.grown:
+            self.grown = not slots.is_cuda  # a read covers the whole beam on CUDA, some of it on CPU
             self.output.index_copy_(0, stale, self.rows(self.host.read(stale, labels)))
             self.stale.index_fill_(0, stale, False)
         return self.output.index_select(0, slots)
@@ -114,13 +121,14 @@ class PrefixPool:
         self.hashes[:, 0] = EMPTY
         self.labels = torch.zeros(batch * slots, dtype=torch.long, device=device)
         self.used = torch.zeros(batch, slots, dtype=torch.long, device=device)
-        self.used[:, 0] = self.clock = 1  # the empty sequence is in use from the start: its slot is not to be taken
+        self.used[:, 0] = 1  # the empty sequence is in use from the start: its slot is not to be taken
+        self.clock = torch.ones(1, dtype=torch.long, device=device)
         self.base = torch.arange(batch, device=device)[:, None] * slots
 
     def touch(self, slots: Tensor) -> None:
         """Marks slots (B, K) as in use, so that they are the last to be taken."""
-        self.clock += 1
-        self.used.scatter_(1, slots - self.base, self.clock)
+        self.clock.add_(1)
+        self.used.scatter_(1, slots - self.base, self.clock.expand_as(slots))
 
     def place(self, hashes: Tensor, parents: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
         """Slots (B, K) for sequences one label longer than their parents' slots (B, K); known ones keep theirs."""
@@ -128,7 +136,7 @@ class PrefixPool:
         same = hashes[:, :, None] == self.hashes[:, None, :]
         known = same.any(-1)
         found = same.to(torch.uint8).argmax(-1)
-        self.clock += 1
+        self.clock.add_(1)
         now = torch.where(known, self.clock, 0)
         self.used.scatter_reduce_(1, found, now, "amax")  # a known sequence's slot must not be given away
         oldest = self.used.topk(K, dim=1, largest=False).indices

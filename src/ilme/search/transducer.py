@@ -11,6 +11,7 @@ added once per label (Eq. 27). Blank takes the transducer's score alone. Fusion 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,10 +23,13 @@ from ilme.fusion import Fusion, fuse
 from ilme.models.lstm_lm import log_softmax
 from ilme.protocols import InternalLM, TokenScorer, Transducer
 from ilme.search.gate import BlankGate
+from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.prefixes import EMPTY, Lane, PrefixPool, RidingLane, extend_hash
 
 __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
+
+WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,8 @@ class TransducerSearch:
         self.options = options or TransducerOptions()
         self.weights = self.fusion.weights
         self.lm, self.subtracted = self.fusion.scorers(model)
+        networks = (model, self.lm, self.subtracted)
+        self.capturable = model.device.type == "cuda" and all(getattr(n, "capturable", False) for n in networks)
 
     @torch.no_grad()
     def __call__(self, f: Tensor, lengths: Tensor) -> list[NBest]:
@@ -120,7 +126,8 @@ class TransducerStream:
     def __init__(self, search: TransducerSearch, batch: int) -> None:
         self.search, self.options, self.weights = search, search.options, search.weights
         model, K = search.model, search.options.beam
-        self.batch, self.device, self.frame = batch, model.device, 0
+        self.batch, self.device = batch, model.device
+        self.frame = torch.zeros(1, dtype=torch.long, device=self.device)
         slots = (self.options.max_symbols + 4) * K
         with torch.no_grad():
             self.g = Lane(model.start, model.predict, batch * slots)
@@ -132,10 +139,10 @@ class TransducerStream:
         path = torch.full_like(zeros, -torch.inf)
         path[:, 0] = 0
         ids = torch.zeros(batch, K, dtype=torch.long, device=self.device)
-        node = ids - 1
+        node = ids + NO_NODE
         slot = self.pool.base.expand(batch, K).clone()
         self.beam = Beam(path, path.clone(), zeros, zeros, zeros, ids + EMPTY, node, slot)
-        self.history: list[tuple[Tensor, Tensor, int]] = []  # (parent node, label, frame) of K nodes an entry
+        self.history = History(batch, K, self.device)
 
     def _lane(self, scorer: TokenScorer, slots: int) -> Lane | RidingLane:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
@@ -155,9 +162,15 @@ class TransducerStream:
         gate = None
         if self.options.blank_gate and last and not f.is_cuda:
             gate = BlankGate(self.search.model, f[:, :last], self.options.blank_gate, self.options.shortlist)
+        self.history.reserve(last * self.options.max_symbols)
+        replay = None
         for t in range(last):
+            if replay is not None:
+                replay(f[:, t], active[:, t])
+                continue
             self._advance(f[:, t], active[:, t], gate, t)
-            self.frame += 1
+            if t == 0 and last >= WORTH_A_GRAPH and self.search.capturable:  # the first frame has warmed everything up
+                replay = self._capture(f[:, t], active[:, t])
 
     def partial(self) -> list[Hypothesis]:
         """The best hypothesis of each utterance so far."""
@@ -198,6 +211,26 @@ class TransducerStream:
             done = self._best(done, self.options.beam)  # type: ignore[arg-type]
             self.pool.touch(done.slot)
         self.beam = done  # type: ignore[assignment]
+        self.frame.add_(1)
+
+    def _capture(self, f: Tensor, active: Tensor) -> Callable[[Tensor, Tensor], None]:
+        """One frame as a CUDA graph: a function that replays it on another frame's f (B, J) and active (B,)."""
+        inputs = f.clone(), active.clone()
+        before = Beam(*(x.clone() for x in self.beam))
+        self.beam = before
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._advance(*inputs, None, 0)
+            for kept, new in zip(before, self.beam, strict=True):
+                kept.copy_(new)
+        self.beam = before
+
+        def replay(f: Tensor, active: Tensor) -> None:
+            inputs[0].copy_(f)
+            inputs[1].copy_(active)
+            graph.replay()
+
+        return replay
 
     def _promising(self, beam: Beam, rows: Tensor, logp: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
         """The rows with a label that may pass the floor, judged without the external LM: log P_T ≤ 0 only lowers it.
@@ -274,19 +307,10 @@ class TransducerStream:
             subtracted=parents.subtracted + subtracted.expand_as(gain)[at, label].masked_fill(~valid, 0),
             length=parents.length + 1,
             hash=hashes,
-            node=self._grow(parents.node, label, valid),
+            node=self.history.add(parents.node, label, valid, self.frame),
             slot=parents.slot,
         )
         return children._replace(slot=self.pool.place(hashes, parents.slot, label, valid))
-
-    def _grow(self, parents: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-        """Adds one node per new sequence to the history, and gives their numbers (B, K)."""
-        K = parents.shape[1]
-        first = len(self.history) * K
-        if not valid.is_cuda and not bool(valid.any()):
-            return parents
-        self.history.append((parents, labels, self.frame))
-        return torch.arange(first, first + K, device=parents.device).expand_as(parents)
 
     def _blank_aware_label(self, blank: Tensor) -> Tensor:
         """λ ln(1 − p_blank)."""
@@ -316,30 +340,19 @@ class TransducerStream:
         total, path = self.total(beam).tolist(), beam.path.tolist()
         components = [x.tolist() for x in (beam.asr, beam.lm, beam.subtracted, beam.length)]
         nodes = beam.node.tolist()
-        history = [(parents.tolist(), labels.tolist(), frame) for parents, labels, frame in self.history]
+        order = [
+            sorted((k for k in range(len(row)) if row[k] > -math.inf), key=lambda k: -total[b][k])[:nbest]
+            for b, row in enumerate(path)
+        ]
+        traced = self.history.trace([[nodes[b][k] for k in row] for b, row in enumerate(order)])
         out: list[NBest] = []
         for b in range(self.batch):
-            filled = [k for k in range(len(path[b])) if path[b][k] > -math.inf]
             hypotheses = []
-            for k in sorted(filled, key=lambda k: -total[b][k])[:nbest]:
-                labels, times = _trace(history, b, nodes[b][k], self.options.beam)
+            for k, (labels, times) in zip(order[b], traced[b], strict=True):
                 scores = Scores(*(float(x[b][k]) for x in components))
                 hypotheses.append(Hypothesis(labels, total[b][k], scores, times))
             out.append(hypotheses)
         return out
-
-
-def _trace(
-    history: list[tuple[list[list[int]], list[list[int]], int]], b: int, node: int, K: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Labels and their frames, from the last node back to the empty sequence."""
-    labels, times = [], []
-    while node >= 0:
-        parents, values, frame = history[node // K]
-        labels.append(values[b][node % K])
-        times.append(frame)
-        node = parents[b][node % K]
-    return tuple(reversed(labels)), tuple(reversed(times))
 
 
 def _merge(done: Beam, closed: Beam) -> Beam:
