@@ -13,7 +13,7 @@ import torch
 from ilme.adapters.hf import TransformerAED
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 
-__all__ = ["hub_parts", "load_attention_model"]
+__all__ = ["hub_parts", "load_attention_model", "options_of"]
 
 CLASSES = {
     "whisper": "ilme.adapters.whisper:Whisper",
@@ -33,9 +33,8 @@ def load_attention_model(
         dtype: Number format of the weights.
         options: Language, task, prompt and the like of the model's own options.
     """
-    path = Path(name)
-    if path.suffix in (".pt", ".bin") and not path.is_dir():
-        return _load_whisper_file(path, device, dtype, options)
+    if is_whisper_file(name):
+        return _load_whisper_file(Path(name), device, dtype, options)
     kind = model_type(name)
     if kind not in CLASSES:
         known = ", ".join(sorted(CLASSES))
@@ -58,6 +57,22 @@ def _load_whisper_file(path: Path, device: str, dtype: torch.dtype, options: dic
     tokenizer = TiktokenTokenizer(ranks, dims["n_vocab"])
     model = build(dims, parameters).to(device=device, dtype=dtype)
     return Whisper(model, tokenizer, Whisper.make_options(**options))
+
+
+def options_of(name: str, *, language: str = "en", prompt: str = "", ranks: str = "") -> dict[str, Any]:
+    """The options among these that a model of that kind has, and that differ from its own defaults."""
+    file = is_whisper_file(name)
+    if not file and model_type(name) != "whisper":
+        if prompt or language != "en":
+            raise BadInputError(f"{name} takes neither a language nor a prompt")
+        return {}
+    given = {"language": language if language != "en" else "", "prompt": prompt, "ranks": ranks if file else ""}
+    return {key: value for key, value in given.items() if value}
+
+
+def is_whisper_file(name: str) -> bool:
+    """Whether the name is of a single file of weights, OpenAI's or whisper.cpp's."""
+    return Path(name).suffix in (".pt", ".bin") and not Path(name).is_dir()
 
 
 def model_type(name: str) -> str:

@@ -6,8 +6,9 @@ Between decodes the encoder's output waits (T, D per utterance) in place of ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 
 import torch
 
@@ -15,18 +16,35 @@ from ilme.adapters.hf import TransformerAED
 from ilme.data.audio import Samples
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
-from ilme.nest import State
+from ilme.nest import State, map_tensors
 from ilme.protocols import TokenScorer
 from ilme.recognition import Recogniser
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
 
-__all__ = ["SEARCH", "AdaptedRecogniser"]
+__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache"]
 
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
 # Length normalisation as in openai-whisper; nothing is said more than four times in a row.
 SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448)
+
+
+class EncoderCache:
+    """Encoder outputs of batches that were seen before, by their samples; kept on the CPU."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, State] = {}
+
+    def __call__(self, audio: Sequence[Samples], encode: Callable[[], State], device: torch.device) -> State:
+        digest = blake2b(digest_size=16)
+        for samples in audio:
+            digest.update(len(samples).to_bytes(8, "little"))
+            digest.update(samples.tobytes())
+        key = digest.digest()
+        if key not in self._known:
+            self._known[key] = map_tensors(lambda x: x.cpu(), encode())
+        return map_tensors(lambda x: x.to(device), self._known[key])
 
 
 class AdaptedRecogniser(Recogniser):
@@ -37,6 +55,7 @@ class AdaptedRecogniser(Recogniser):
         lm: What is added.
         subtracted: What is subtracted.
         options: How to search.
+        cache: Where encoder outputs are kept, so that recognisers that differ in their scorers share them.
     """
 
     def __init__(
@@ -46,13 +65,20 @@ class AdaptedRecogniser(Recogniser):
         lm: TokenScorer | None = None,
         subtracted: TokenScorer | None = None,
         options: AttentionOptions = SEARCH,
+        cache: EncoderCache | None = None,
     ) -> None:
+        self.cache = cache
         super().__init__(
             model, model.features, model.tokenizer, lm=lm, subtracted=subtracted, options=options, rate=16_000
         )
 
-    @torch.inference_mode()
     def encode(self, audio: Sequence[Samples]) -> State:
+        if self.cache is None:
+            return self._encode(audio)
+        return self.cache(audio, lambda: self._encode(audio), self.model.device)
+
+    @torch.inference_mode()
+    def _encode(self, audio: Sequence[Samples]) -> State:
         """Encoder states (B, T, D), their mask, and the longest output (B,) that the audio allows."""
         limits = [min(self.model.max_labels, int(len(a) / 16_000 * LABELS_PER_SECOND) + SPARE_LABELS) for a in audio]
         features, lengths = self.features(audio)
