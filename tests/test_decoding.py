@@ -142,6 +142,41 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     assert len(sizes) == 2 and min(sizes) >= 2 and sum(sizes) == 7
 
 
+def make_share(processes: Processes) -> SearchDecoder:
+    return SearchDecoder(make_recogniser(), make_utterances(), options=SMALL, processes=processes)
+
+
+def test_shares_in_memory_make_the_whole() -> None:
+    whole = make_share(Processes()).decode(WEIGHTS, BEAM)
+    parts = [SearchDecoder.share(_share_without_folder(k), WEIGHTS, BEAM) for k in range(3)]
+    assert sum(map(len, parts)) == len(whole)
+    assert {i: nbest for part in parts for i, nbest in part.items()} == whole
+
+
+def _share_without_folder(rank: int) -> SearchDecoder:
+    decoder = make_share(Processes())
+    decoder.processes = Processes(rank, 3)
+    return decoder
+
+
+def test_ray_gives_what_one_process_gives(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (pip install 'ilme[ray]')")
+    from ilme.decoding_ray import RayDecoder
+
+    def make(processes: Processes) -> SearchDecoder:
+        return SearchDecoder(
+            make_recogniser(),
+            make_utterances(),
+            options=SMALL,
+            processes=processes,
+            folder=tmp_path / str(processes.rank),
+        )
+
+    with RayDecoder(make, 2) as decoder:
+        lists = decoder.decode(WEIGHTS, BEAM)
+    assert lists == make_share(Processes()).decode(WEIGHTS, BEAM)
+
+
 def test_the_tuner_runs_on_a_real_search(tmp_path: Path) -> None:
     recogniser, utterances = make_recogniser(), make_utterances()
     target = SearchDecoder(recogniser, utterances, options=SMALL).decode(WEIGHTS, BEAM)

@@ -2,7 +2,7 @@
 
 Batches are made by length and do not depend on the number of processes, so neither do the results. Processes started
 by `torchrun` (or by `ilme tune --workers N`, which calls it) share the batches and meet at the folder of results, which
-all of them must see.
+all of them must see. With Ray (`ilme.decoding_ray`) results travel through Ray, and no common folder is needed.
 """
 
 from __future__ import annotations
@@ -116,34 +116,46 @@ class SearchDecoder:
 
     def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
         """The n-best list of every utterance with every component score; continues what was begun before."""
-        if self.folder is None:
-            found: dict[str, NBest] = {}
-            self._run(weights, beam, {}, lambda lists: found.update(lists))
-            return {i: found[i] for i in self.ids}
-        description = self._description(weights, beam)
-        name = f"lm{weights.lm:.4f}-sub{weights.subtracted:.4f}-len{weights.length:.4f}-beam{beam}"
-        store = DecodeStore(self.folder / f"{name}-{identity(description)}", description)
-        done = store.read()
-        self.processes.wait()  # nobody writes before all have read, so that all share out the same remainder
-        with store.open(self.processes.rank) as part:
-            self._run(weights, beam, done, lambda lists: part.write(lists.items()))
-        self.processes.wait()
-        lists = store.read()
+        lists = self.share(weights, beam)
+        if self.processes.world > 1:
+            self.processes.wait()
+            lists = self._store(weights, beam).read()
         missing = [i for i in self.ids if i not in lists]
         if missing:
             raise BadInputError(
-                f"{len(missing)} utterances are not in {store.folder}, the first is {missing[0]!r}: do all processes "
+                f"{len(missing)} utterances are not in {self.folder}, the first is {missing[0]!r}: do all processes "
                 "see the same folder?"
             )
         return {i: lists[i] for i in self.ids}
 
+    def share(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
+        """This process's part: the lists of every world-th batch, and whatever else its folder already holds."""
+        if self.folder is None:
+            found: dict[str, NBest] = {}
+            self._run(weights, beam, {}, found.update)
+            return found
+        store = self._store(weights, beam)
+        lists = store.read()
+
+        with store.open(self.processes.rank) as part:
+
+            def keep(new: dict[str, NBest]) -> None:
+                part.write(new.items())
+                lists.update(new)
+
+            self._run(weights, beam, dict(lists), keep)
+        return lists
+
     def _run(
         self, weights: FusionWeights, beam: int, done: Mapping[str, NBest], keep: Callable[[dict[str, NBest]], None]
     ) -> None:
-        todo = [(k, [r for r, u in enumerate(b) if u.id not in done]) for k, b in enumerate(self.batches)]
-        todo = [(k, rows) for k, rows in todo if rows][self.processes.rank :: self.processes.world]
+        """Searches what is not done of this process's batches; which these are does not depend on what is done."""
+        mine = range(self.processes.rank, len(self.batches), self.processes.world)
+        todo = [(k, [r for r, u in enumerate(self.batches[k]) if u.id not in done]) for k in mine]
         finished, total = 0, sum(len(rows) for _, rows in todo)
         for k, rows in todo:
+            if not rows:
+                continue
             keep(self._search(k, rows, weights, beam))
             finished += len(rows)
             if self.progress is not None:
@@ -172,6 +184,13 @@ class SearchDecoder:
             place = torch.device("cpu") if self.options.cache == "cpu" else device
             self._encoded[k] = map_tensors(lambda x: x.to(place), encoded)
         return map_tensors(lambda x: x.to(device), self._encoded[k])
+
+    def _store(self, weights: FusionWeights, beam: int) -> DecodeStore:
+        if self.folder is None:
+            raise BadInputError("this decoder keeps its lists in memory; give it a folder")
+        description = self._description(weights, beam)
+        name = f"lm{weights.lm:.4f}-sub{weights.subtracted:.4f}-len{weights.length:.4f}-beam{beam}"
+        return DecodeStore(self.folder / f"{name}-{identity(description)}", description)
 
     def _description(self, weights: FusionWeights, beam: int) -> dict[str, Any]:
         return {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from ilme.results import System
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
 from ilme.search.transducer import TransducerOptions
+from ilme.tuning import Decoder
 from ilme.tuning_result import TuningResult
 from ilme.utterances import Utterance
 
-__all__ = ["Plan", "decode_system", "evaluate_system", "measured_system"]
+__all__ = ["DecoderPlan", "Plan", "decode_system", "evaluate_system", "measured_system"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,63 @@ class Plan:
         return self.tuning.weights if self.tuning else FusionWeights()
 
 
+@dataclass(frozen=True)
+class DecoderPlan:
+    """All that another process needs to make the decoder again.
+
+    Attributes:
+        parts: The model and its scorers.
+        utterances: The set.
+        folder: Where n-best lists are written as they finish.
+        about: What a folder of earlier results must match.
+        decoding: Batches and cache.
+        transducer: Search options of a transducer.
+        attention: Search options of an attention decoder.
+    """
+
+    parts: Parts
+    utterances: tuple[Utterance, ...]
+    folder: Path
+    about: Mapping[str, Any]
+    decoding: DecodingOptions
+    transducer: TransducerOptions
+    attention: AttentionOptions
+
+    def make(
+        self,
+        processes: Processes,
+        progress: Callable[[int, int], None] | None = None,
+        recogniser: Recogniser | None = None,
+    ) -> SearchDecoder:
+        """The decoder, as one of these processes."""
+        return SearchDecoder(
+            recogniser or load_recogniser(self.parts, self.transducer, self.attention),
+            self.utterances,
+            folder=self.folder,
+            about=self.about,
+            options=self.decoding,
+            processes=processes,
+            progress=progress,
+        )
+
+    @contextmanager
+    def decoder(
+        self,
+        processes: Processes,
+        progress: Callable[[int, int], None] | None,
+        ray_workers: int,
+        recogniser: Recogniser,
+    ) -> Iterator[Decoder]:
+        """The decoder in this process, or over Ray's workers."""
+        if not ray_workers:
+            yield self.make(processes, progress, recogniser)
+            return
+        from ilme.decoding_ray import RayDecoder
+
+        with RayDecoder(self.make, ray_workers) as decoder:
+            yield decoder
+
+
 def decode_system(
     plan: Plan,
     parts: Parts,
@@ -66,17 +125,9 @@ def decode_system(
     from ilme.commands.progress import utterance_progress
 
     recogniser = load_recogniser(parts, transducer, attention)
+    work = DecoderPlan(parts, tuple(utterances), folder, asdict(parts), decoding, transducer, attention)
     with utterance_progress(processes.rank == 0) as progress:
-        decoder = SearchDecoder(
-            recogniser,
-            utterances,
-            folder=folder,
-            about=asdict(parts),
-            options=decoding,
-            processes=processes,
-            progress=progress,
-        )
-        return evaluate_system(plan, recogniser, decoder, utterances)
+        return evaluate_system(plan, recogniser, work.make(processes, progress, recogniser), utterances)
 
 
 def evaluate_system(

@@ -23,6 +23,7 @@ def tune(
     limit: int = 0,
     device: str = "cpu",
     workers: int = 1,
+    ray: int = 0,
     tuning: TuningOptions = TUNING,
     decoding: DecodingOptions = DECODING,
     transducer: TransducerOptions = TRANSDUCER,
@@ -42,6 +43,7 @@ def tune(
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
         workers: Processes on this machine, started with torchrun.
+        ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
         tuning: Method, ranges, beam, number of decodes and the like.
         decoding: Batches and cache.
         transducer: Search options of a transducer; the beam is tuning.beam.
@@ -54,29 +56,25 @@ def tune(
         return
     if tuning.method != "BS" and not lm:
         raise BadInputError(f"{tuning.method} needs an external LM; name one with --lm")
-    from ilme.decoding import Processes, SearchDecoder
+    from dataclasses import asdict, replace
+
+    from ilme.decoding import Processes
+    from ilme.evaluation import DecoderPlan
     from ilme.loading import Parts, load_recogniser
     from ilme.tuning import tune as find_weights
     from ilme.utterances import read_utterances
 
     processes = Processes.from_environment()
-    subtracted = "" if tuning.method in ("BS", "SF") else subtracted
-    parts = Parts(model, lm, subtracted, device)
-    recogniser = load_recogniser(parts, transducer, attention)
+    parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device)
     utterances = read_utterances(dev, split=split, limit=limit)
-    from dataclasses import asdict, replace
-
+    about = asdict(parts) | {"dev": str(dev)}
+    plan = DecoderPlan(parts, tuple(utterances), out / "decodes", about, decoding, transducer, attention)
+    recogniser = load_recogniser(parts, transducer, attention)
     options = replace(tuning, length_exponent=recogniser.length_exponent)
-    with utterance_progress(processes.rank == 0) as progress:
-        decoder = SearchDecoder(
-            recogniser,
-            utterances,
-            folder=out / "decodes",
-            about=asdict(parts) | {"dev": str(dev)},
-            options=decoding,
-            processes=processes,
-            progress=progress,
-        )
+    with (
+        utterance_progress(processes.rank == 0) as progress,
+        plan.decoder(processes, progress, ray, recogniser) as decoder,
+    ):
         result = find_weights(
             decoder,
             {u.id: u.text for u in utterances},
