@@ -1,7 +1,13 @@
 """A study's finished stages as a few files that travel: to another machine, or back from one.
 
-A parcel is NAME.tar with the folders of one or more stages. Training speech and checkpoints stay behind (they are made
-again where they are needed). Weights are stored as float16, the form in which they are bundled too.
+A parcel is NAME.tar with the folders of one or more stages:
+
+    speech.tar      tokenizer, and the dev and test sets of the target domain
+    language.tar    the LMs and the source n-gram
+    rnnt.tar, aed.tar, results.tar
+
+Training text, training speech and checkpoints stay behind: they are made again where they are needed. Weights are
+stored as float16.
 """
 
 from __future__ import annotations
@@ -17,17 +23,33 @@ from ilme.study.runner import MARK, Study
 
 __all__ = ["pack", "parcel_plan", "unpack"]
 
-_LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "probe", "tensorboard")
-_SPEECH = "train"  # the training speech, large and made again from the same seed
+# Folders that stay behind: checkpoints, stored decodes, and the training speech, which the same seed makes again.
+_LEFT_OUT = (
+    "checkpoints",
+    "decodes",
+    "dev",
+    "test",
+    "probe",
+    "train",
+    "held-out",
+    "clean",
+    "source-dev",
+    "source-test",
+)
+_FILES = {
+    "text": ("target-dev.txt", "target-test.txt"),
+    "speech": ("manifest.jsonl", "*.opus"),
+    "ngrams": (MARK, "source.safetensors"),
+}
 
 
 def parcel_plan(study: Study) -> dict[str, list[str]]:
     """Which stages travel together; only those that are done."""
-    groups: dict[str, list[str]] = {"speech": ["text", "speech", "tokenizer"]}
+    groups: dict[str, list[str]] = {}
     for name in study.stages:
         if name in ("text", "speech", "tokenizer"):
-            continue
-        if name.startswith(("tune-", "test-")) or name == "tables":
+            groups.setdefault("speech", []).append(name)
+        elif name.startswith(("tune-", "test-")) or name == "tables":
             groups.setdefault("results", []).append(name)
         elif name.startswith("lm-") or name == "ngrams":
             groups.setdefault("language", []).append(name)
@@ -53,15 +75,14 @@ def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def _files(study: Study, names: Iterable[str]) -> Iterable[Path]:
+    """Text and speech travel without their marks: only the target sets go, all else is made again."""
     for name in names:
         folder = study.folder(name)
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder).parts
-            if not path.is_file() or any(part in _LEFT_OUT for part in inside[:-1]):
-                continue
-            if name == "speech" and inside[0] == _SPEECH:
-                continue
-            yield path
+            wanted = any(path.match(pattern) for pattern in _FILES.get(name, ("*",)))
+            if path.is_file() and wanted and not any(part in _LEFT_OUT for part in inside[:-1]):
+                yield path
 
 
 def _add(archive: tarfile.TarFile, file: Path, name: str) -> None:

@@ -18,7 +18,7 @@ __all__ = ["RATE", "Job", "Part", "noisy", "speak_shard", "write_opus"]
 
 RATE = 16000
 BABBLE = 0.6  # share of dev and test utterances with babble; the others have white noise
-OPUS_LEVEL = 0.9  # of libsndfile's scale from 0 (most bits) to 1 (fewest)
+OPUS_LEVEL = 0.968  # of libsndfile's scale from 0 (256 kbit/s) to 1 (6 kbit/s): 14 kbit/s
 PEAK = 0.9  # of full scale, where mixing would go beyond it
 
 

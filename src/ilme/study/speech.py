@@ -79,8 +79,8 @@ def _speak(study: Study, config: StudyConfig) -> dict[str, Any]:
     jobs = [job for part in parts for job in _jobs(part, config)]
     workers = plan.workers or os.cpu_count() or 1
     _run_jobs(study, [j for j in jobs if not j.file.with_suffix(".json").is_file()], workers)
-    for part in parts[2:]:
-        _make_set(part, folder / part.name, config)
+    for spoken in parts[2:]:
+        _make_set(spoken, folder / spoken.name, config)
     write_lines(folder / "transcripts.txt", list(dict.fromkeys(chosen)))
     sizes = {p.name: sum(_sizes(p.folder)) / RATE / 3600 for p in parts}
     return {
