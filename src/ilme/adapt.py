@@ -186,9 +186,8 @@ def train_domain_lm(
         "unreadable": list(lines.problems),
     }
     styled = ", given case and punctuation" if lines.recased else ""
-    say(
-        f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {lines.excluded} sentences overlap with dev"
-    )
+    overlap = f"{lines.excluded} sentences left out for overlap with dev"
+    say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
     say(f"LM: {options.order}-gram over the model's tokens, {sum(trained.kept):,} n-grams")
     return scorer, about
 

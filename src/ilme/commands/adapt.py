@@ -10,8 +10,8 @@ OPTIONS = AdaptOptions()
 
 
 def adapt(
-    model: str,
-    out: Path,
+    model: str = "",
+    out: Path | None = None,
     text: list[str] | None = None,
     dev: Path | None = None,
     split: str = "",
@@ -45,9 +45,12 @@ def adapt(
     from ilme.adapt import adapt as run
     from ilme.adapters.loading import load_attention_model, options_of
     from ilme.card import write_card
+    from ilme.errors import BadInputError
     from ilme.loading import load_scorer
     from ilme.utterances import read_utterances
 
+    if not model or out is None:
+        raise BadInputError("name the model with --model and the folder to write with --out")
     given = options_of(model, language=language, prompt=prompt, ranks=ranks)
     host = load_attention_model(model, device, **given)
     if host.device.type == "cpu":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 def transcribe(
     audio: list[str],
-    domain: Path,
+    domain: Path | None = None,
     out: Path | None = None,
     formats: list[str] | None = None,
     model: str = "",
@@ -20,7 +20,7 @@ def transcribe(
 
     Args:
         audio: Files or globs.
-        domain: The domain folder.
+        domain: The domain folder; it must be given.
         out: Where transcripts are written; without it they are printed.
         formats: Any of txt, json, srt, vtt; txt if not given.
         model: Where the model is now, if it has moved.
@@ -35,6 +35,8 @@ def transcribe(
     from ilme.recogniser import load
     from ilme.transcripts import render, write_transcript
 
+    if domain is None:
+        raise BadInputError("name the domain folder with --domain; `ilme adapt` writes one")
     wanted = formats or ["txt"]
     for format in wanted:
         check_format(format)
