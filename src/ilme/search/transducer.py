@@ -264,6 +264,8 @@ class TransducerStream:
                 return rows, blank.new_zeros(0, len(model.tokens)), blank
         logp = log_softmax(model.join(f[utterances], g))
         blank.view(-1)[rows] = logp[:, model.tokens.blank].to(blank.dtype)
+        if blank.is_cuda:  # all places were computed; one that is not live loses nothing
+            blank = blank.masked_fill(~live, 0.0)
         return rows, logp, blank
 
     def _take_blank(self, beam: Beam, blank: Tensor) -> Beam:
