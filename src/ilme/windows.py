@@ -34,14 +34,17 @@ def cut_windows(samples: Samples, rate: int, longest: float, earliest: float = 0
     if longest <= 0 or not 0 < earliest < 1:
         raise BadInputError(f"windows need a length, got longest={longest} and earliest={earliest}")
     hop = int(FRAME * rate)
-    limit = int(longest * rate)
+    limit = max(int(longest * rate), 1)
     windows = []
     at = 0
     while len(samples) - at > limit:
         low = at + int(limit * earliest)
-        energy = _energy(samples[low : at + limit], hop)
-        smooth = np.convolve(energy, np.ones(15), mode="same") if len(energy) >= 15 else energy
-        cut = low + int(np.argmin(smooth)) * hop + hop // 2
+        whole = (at + limit - low) // hop * hop  # frames that are cut off would seem quiet
+        cut = at + limit
+        if whole:
+            energy = _energy(samples[low : low + whole], hop)
+            smooth = np.convolve(energy, np.ones(15), mode="same") if len(energy) >= 15 else energy
+            cut = low + int(np.argmin(smooth)) * hop + hop // 2
         windows.append(Window(at / rate, cut / rate, samples[at:cut]))
         at = cut
     windows.append(Window(at / rate, len(samples) / rate, samples[at:]))

@@ -59,7 +59,7 @@ def clean(text: str, never: Iterable[str] = ()) -> str:
     for mark in never:
         text = text.replace(mark, " ")
     text = re.sub(r"_+", "", text)
-    text = re.sub(r"\s+(?=n't|'|[,.!?])", "", text)  # "do n't", "word ,"
+    text = re.sub(r"\s+(?=n't|'(?:s|m|ll|ve|d|re|t)\b|[,.!?])", "", text)  # "do n't", "word ,"
     text = re.sub(r"(?:\s*,)+(?=[.!?])|^[\s,]+", "", text)
     text = re.sub(r",(?:\s*,)+", ",", text)
     return " ".join(text.split())
