@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "text prepare": ("ilme.commands.text:prepare", "clean, split, deduplicate and hold out text"),
     "text bpe": ("ilme.commands.text:bpe", "word pieces (sentencepiece BPE) from text"),
     "text tokenize": ("ilme.commands.text:tokenize", "text to a memory-mapped token file"),
+    "data domains": ("ilme.commands.synth:domains", "text domains from package registries, works held out"),
     "data synth": ("ilme.commands.synth:synth", "speak a text with espeak-ng, in many voices"),
     "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
     "info": ("ilme.commands.info:info", "parameters of a network, by component"),

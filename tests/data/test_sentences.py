@@ -22,6 +22,7 @@ from ilme.data.sentences import guess_layout, paragraphs, split_sentences
         ("Wait... What? 3 men came.", ["Wait...", "What?", "3 men came."]),
         ("version 2.5 is out. “Ähnlich.” Ja.", ["version 2.5 is out.", '"Ähnlich."', "Ja."]),
         ("no end and no capital. so one sentence", ["no end and no capital. so one sentence"]),
+        ("See No. 5 there. No. No. Yes!", ["See No. 5 there.", "No.", "No.", "Yes!"]),
         ("", []),
         ("   \n ", []),
     ],

@@ -17,10 +17,10 @@ LONGEST_PARAGRAPH = 1 << 16  # characters; a longer one is cut, so that memory s
 _ABBREVIATIONS = frozenset(
     (  # noqa: SIM905
         "mr mrs ms messrs mme mlle dr prof rev hon st sr jr capt col gen lt sgt maj adm gov sen rep pres "
-        "vs etc e.g i.e cf viz no nos vol vols p pp ch fig figs eq sec art ed eds al inc ltd co corp dept "
-        "jan feb mar apr jun jul aug sept sep oct nov dec a.m p.m u.s u.k"
+        "vs etc e.g i.e cf viz eds al inc ltd co corp dept jan feb apr aug sept sep oct nov dec a.m p.m u.s u.k"
     ).split()
 )
+_BEFORE_NUMBERS = frozenset("no nos vol vols p pp ch fig figs eq sec art".split())  # noqa: SIM905
 # A run of end marks, closing quotes or brackets, a space, then something a sentence starts with.
 _END = re.compile(r"(?<![.!?…])[.!?…]+[\"')\]]* (?=[\"'(\[]*[^\W_a-z])")
 _MARK = re.compile(r"[.!?]")
@@ -34,7 +34,7 @@ def split_sentences(text: str) -> list[str]:
     sentences: list[str] = []
     start = 0
     for match in _END.finditer(text):
-        if match[0].startswith(". ") and _is_abbreviation(text, start, match.start()):
+        if match[0] == ". " and _is_abbreviation(text, start, match.start()):
             continue
         sentences.append(text[start : match.end() - 1])
         start = match.end()
@@ -47,6 +47,8 @@ def _is_abbreviation(text: str, start: int, dot: int) -> bool:
     """Whether the word that ends at `dot` is known to take a dot: Mr, e.g, or an initial such as J."""
     begin = text.rfind(" ", max(start, dot - 12), dot) + 1
     word = text[max(begin, start) : dot].lstrip("\"'([")
+    if word.lower() in _BEFORE_NUMBERS and text[dot + 2].isdigit():
+        return True
     return (len(word) == 1 and word.isupper() and word != "I") or word.lower() in _ABBREVIATIONS
 
 
