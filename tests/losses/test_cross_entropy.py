@@ -29,9 +29,7 @@ def test_equals_pytorch_on_stored_logits(n: int, V: int, tile: int, smoothing: f
     wanted = F.cross_entropy(h @ weight.T + bias, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(found, wanted)
     leaves = [h, weight, bias]
-    torch.testing.assert_close(
-        torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * wanted, leaves)
-    )
+    torch.testing.assert_close(torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * wanted, leaves))
 
 
 def test_tokens_that_do_not_count_are_left_out() -> None:

@@ -38,9 +38,7 @@ def test_is_the_sum_over_every_alignment(B: int, T: int, U: int, V: int, blank: 
 @pytest.mark.parametrize(
     ("dtype", "bar"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)], ids=str
 )
-def test_loss_and_gradients_match_a_float64_recursion(
-    dtype: torch.dtype, bar: float, activation: str
-) -> None:
+def test_loss_and_gradients_match_a_float64_recursion(dtype: torch.dtype, bar: float, activation: str) -> None:
     case = random_case(B=3, T=9, U=5, V=13, J=16, seed=3, blank=2, activation=activation)
     weights = torch.tensor([1.0, -0.3, 2.5], dtype=torch.float64)
     wanted = loss_and_gradients(plain_loss(case), case, weights)
@@ -56,9 +54,7 @@ def test_float32_stays_exact_on_long_peaked_utterances() -> None:
     case = random_case(B=2, T=90, U=25, V=40, J=24, seed=1, scale=6.0)
     wanted = loss_and_gradients(rnnt_loss(*case.arguments(), skip_below=0.0), case, torch.ones(2))
     ours = case.to(dtype=torch.float32)
-    for found, want in zip(
-        loss_and_gradients(rnnt_loss(*ours.arguments()), ours, torch.ones(2)), wanted, strict=True
-    ):
+    for found, want in zip(loss_and_gradients(rnnt_loss(*ours.arguments()), ours, torch.ones(2)), wanted, strict=True):
         assert relative_error(found, want) < 1e-4
 
 

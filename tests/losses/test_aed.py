@@ -1,0 +1,93 @@
+"""The attention decoder's loss against its own step-by-step scores, and what scheduled sampling changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from ilme import models
+from ilme.losses.aed import aed_loss, ctc_loss, decoder_outputs
+from ilme.losses.attention import location_energies
+from ilme.models.aed import AED
+from ilme.testing import numbered_tokens
+from ilme.train.runs import network_config
+
+
+def small_batch(ctc: bool = False) -> tuple[AED, Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    config = network_config("aed", "tiny", {"ctc": ctc, "encoder": {"features": 12}})
+    model: AED = models.build("aed", config, numbered_tokens(9, "attention"))
+    labels = torch.tensor([[3, 4, 5], [6, 7, 0]])
+    return model, torch.randn(2, 7, 12), torch.tensor([7, 4]), labels, torch.tensor([3, 2])
+
+
+def test_is_the_sum_of_the_steps_own_scores() -> None:
+    model, features, sizes, labels, label_lengths = small_batch()
+    memory = model.encode(features, sizes)
+    total = 0.0
+    for b in range(2):
+        one = tuple(x[b : b + 1] for x in memory)
+        rows, state = model.start(one)
+        for label in [*labels[b, : label_lengths[b]].tolist(), 0]:  # 0 is <eos>
+            total -= float(rows[0, label].detach())
+            rows, state = model.step(torch.tensor([label]), state, one)
+    loss = aed_loss(model, memory, labels, label_lengths)
+    assert float(loss.detach()) == pytest.approx(total, rel=1e-5)
+
+
+def test_decoder_outputs_are_the_models_own_with_gradients() -> None:
+    model, features, sizes, labels, _ = small_batch()
+    found = decoder_outputs(model, model.encode(features, sizes), labels)
+    wanted = model.decode_all(model.encode(features, sizes), labels)
+    torch.testing.assert_close(model.output(found), wanted)
+    weights = torch.randn_like(wanted)
+    leaves = [p for p in model.parameters() if p.requires_grad]
+    grads = [torch.autograd.grad((x * weights).sum(), leaves) for x in (model.output(found), wanted)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+def test_recomputing_changes_no_gradient() -> None:
+    model, features, sizes, labels, label_lengths = small_batch()
+    grads = []
+    for recompute in (False, True):
+        loss = aed_loss(model, model.encode(features, sizes), labels, label_lengths, 0.1, recompute=recompute)
+        grads.append(torch.autograd.grad(loss, list(model.parameters())))
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_sampling_reads_the_decoders_own_draws_only_where_asked() -> None:
+    model, features, sizes, labels, _ = small_batch()
+    memory = model.encode(features, sizes)
+    with torch.no_grad():
+        model.output.bias[8] = 50.0  # the decoder always draws 8
+        plain = decoder_outputs(model, memory, labels)
+        replace = torch.tensor([[False, True, False], [False, False, False]])
+        sampled = decoder_outputs(model, memory, labels, replace)
+        as_if = decoder_outputs(model, memory, torch.tensor([[3, 8, 5], [6, 7, 0]]))
+    torch.testing.assert_close(sampled, as_if)
+    assert torch.equal(sampled[1], plain[1]) and torch.equal(sampled[0, :2], plain[0, :2])
+    assert not torch.equal(sampled[0, 2:], plain[0, 2:])
+
+
+def test_ctc_counts_each_utterance_and_forgives_impossible_ones() -> None:
+    model, features, sizes, labels, label_lengths = small_batch(ctc=True)
+    both = ctc_loss(model, model.encode(features, sizes), labels, label_lengths)
+    each = [
+        ctc_loss(
+            model, model.encode(features[b : b + 1, :n], sizes[b : b + 1]), labels[b : b + 1], label_lengths[b : b + 1]
+        )
+        for b, n in enumerate(sizes.tolist())
+    ]
+    torch.testing.assert_close(both, sum(each))
+    impossible = ctc_loss(model, model.encode(features[:1, :2], torch.tensor([2])), labels[:1], label_lengths[:1])
+    assert float(impossible.detach()) == 0.0
+
+
+def test_energies_follow_their_formula() -> None:
+    torch.manual_seed(0)
+    keys, query, moved, location, v = (torch.randn(*s) for s in ((2, 5, 6), (2, 6), (2, 5, 3), (6, 3), (6,)))
+    found = location_energies(keys, query, moved, location, v)
+    for b, t in ((0, 0), (1, 4)):
+        inside = keys[b, t] + query[b] + location @ moved[b, t]
+        torch.testing.assert_close(found[b, t], (v * inside.tanh()).sum())

@@ -1,0 +1,143 @@
+"""What the loop does beside learning: bad batches, early stops, accumulation, perplexity, pictures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ilme.errors import BadInputError
+from ilme.ilm.attention import AttentionInternalLM
+from ilme.ilm.transducer import TransducerInternalLM
+from ilme.rescoring import sequence_scores
+from ilme.train.journal import draw_curves, read_metrics
+from ilme.train.loop import Trainer, TrainingStoppedError
+from ilme.train.monitor import internal_lm_perplexity
+from ilme.train.objectives import recompute_encoder
+from ilme.train.options import LoopOptions
+from ilme.train.sources import endless
+
+from .tiny import make_objective, make_trainer, utterances
+
+
+def poison(trainer: Trainer, steps: set[int]) -> None:
+    """Makes the features of some steps NaN."""
+    load = trainer.source.load  # type: ignore[attr-defined]
+
+    def poisoned(indices: Any) -> Any:
+        batch = load(indices)
+        return replace(batch, features=batch.features * torch.nan) if trainer.progress.step in steps else batch
+
+    trainer.source.load = poisoned  # type: ignore[attr-defined]
+
+
+def test_bad_batch_is_written_out_and_its_step_skipped(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=6, average=0.9)
+    poison(trainer, {3})
+    seen = []
+    plain = trainer._step
+
+    def step(batches: Any) -> Any:
+        before = [p.clone() for p in trainer.objective.parameters()]
+        done = plain(batches)
+        moved = any(not torch.equal(a, b) for a, b in zip(before, trainer.objective.parameters(), strict=True))
+        seen.append((trainer.progress.step, moved))
+        return done
+
+    trainer._step = step  # type: ignore[method-assign]
+    progress = trainer.run()
+    assert seen == [(1, True), (2, True), (3, False), (4, True), (5, True), (6, True)]
+    assert (progress.bad_total, progress.bad_in_a_row) == (1, 0)
+    (row,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
+    assert row["step"] == 3 and row["loss"] == "nan" and set(row["ids"]) <= {str(i) for i in range(20)} and row["ids"]
+    assert all(torch.isfinite(p).all() for p in trainer.objective.parameters())
+
+
+def test_too_many_bad_batches_in_a_row_stop_the_run(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=20, bad_steps=3, save_every=2)
+    poison(trainer, set(range(5, 30)))
+    with pytest.raises(TrainingStoppedError, match=r"3 steps in a row .* step 7, loss nan.*step-00000006"):
+        trainer.run()
+
+
+def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=50, evaluate_every=2, save_every=50, patience=2)
+    losses = iter([3.0, 2.0, 2.5, 2.4, 1.0])
+    trainer._held_out_loss = lambda: next(losses)  # type: ignore[method-assign]
+    progress = trainer.run()
+    assert (progress.step, progress.best, progress.best_step) == (8, 2.0, 4)
+    assert [p.name for p in trainer.snapshots.all()] == ["step-00000008"]
+
+
+def test_stops_when_its_time_is_up_and_goes_on_later(tmp_path: Path) -> None:
+    progress = make_trainer(tmp_path, steps=8, minutes=1e-6).run()
+    assert progress.step == 1
+    assert make_trainer(tmp_path, steps=8).run(resume=True).step == 8
+
+
+def test_accumulation_gives_the_gradient_of_the_joined_batch(tmp_path: Path) -> None:
+    whole, parts = make_trainer(tmp_path / "a", steps=1, budget=4000), make_trainer(tmp_path / "b", steps=1, budget=60)
+    count = sum(1 for _ in parts.source)
+    parts.source.load_state_dict({"epoch": 0, "position": 0, "seed": 0, "world_size": 1})
+    parts.loop = replace(parts.loop, accumulate=count)
+    results = []
+    for trainer in (whole, parts):
+        trainer.progress.step = 1
+        done = trainer._step(endless(trainer.source))
+        results.append(torch.tensor([done.loss, done.gradient, done.hours]))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
+
+
+def test_writes_perplexity_and_draws_its_curves(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=4, ilm_every=2, log_every=2, tensorboard=True)
+    _, labels = utterances()
+    trainer.perplexity = lambda model: {"ilm_ppl": internal_lm_perplexity(model, labels), "source_lm_ppl": 7.0}
+    trainer.run()
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    measured = [row for row in rows if "ilm_ppl" in row]
+    assert [row["step"] for row in measured] == [2, 4] and all(row["hours"] > 0 for row in measured)
+    assert all(1 < row["ilm_ppl"] < 100 and row["source_lm_ppl"] == 7.0 for row in measured)
+    assert {"loss", "rate", "gradient", "epoch", "seconds", "hours_per_second"} <= rows[0].keys()
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert any((tmp_path / "tensorboard").iterdir())
+    (tmp_path / "empty.jsonl").write_text('{"step": 1, "hours"')  # half a line
+    assert draw_curves(tmp_path / "empty.jsonl", tmp_path / "none.png") is None
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_perplexity_is_that_of_the_internal_lm(kind: str) -> None:
+    model = make_objective(kind).model.eval()
+    _, labels = utterances(5)
+    scorer = TransducerInternalLM(model) if kind == "rnnt" else AttentionInternalLM(model)
+    ends = kind == "aed"
+    scores = sequence_scores(scorer, labels, finish=ends)
+    units = sum(len(y) + ends for y in labels)
+    wanted = torch.exp(-scores.sum() / units)
+    assert internal_lm_perplexity(model, labels, batch=2) == pytest.approx(float(wanted), rel=1e-4)
+    with pytest.raises(BadInputError, match="no text"):
+        internal_lm_perplexity(model, [[]])
+
+
+def test_recomputing_the_encoder_changes_no_gradient() -> None:
+    features, labels = utterances(2)
+    x = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+    y = torch.nn.utils.rnn.pad_sequence([torch.tensor(u) for u in labels], batch_first=True)
+    sizes = torch.tensor([len(f) for f in features]), torch.tensor([len(u) for u in labels])
+    grads = []
+    for again in (False, True):
+        objective = make_objective("rnnt")
+        if again:
+            recompute_encoder(objective.model)
+        grads.append(torch.autograd.grad(objective(x, sizes[0], y, sizes[1]), list(objective.parameters())))
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_options_say_what_is_wrong() -> None:
+    with pytest.raises(BadInputError, match=r"loop\.keep must be at least 1"):
+        LoopOptions(keep=0)
+    with pytest.raises(BadInputError, match="there are encoder and decoder"):
+        LoopOptions(recompute=("joint",))
