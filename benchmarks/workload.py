@@ -22,9 +22,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ilme.models.aed import AED, PRESETS as AED_PRESETS
-from ilme.models.lstm_lm import LSTMLM, PRESETS as LM_PRESETS
-from ilme.models.rnnt import RNNT, PRESETS as RNNT_PRESETS
+from ilme.models.aed import AED
+from ilme.models.aed import PRESETS as AED_PRESETS
+from ilme.models.lstm_lm import LSTMLM
+from ilme.models.lstm_lm import PRESETS as LM_PRESETS
+from ilme.models.rnnt import PRESETS as RNNT_PRESETS
+from ilme.models.rnnt import RNNT
 from ilme.testing import numbered_tokens
 
 V, J, E, T = 4000, 1024, 780, 334  # output units, joint dimension, encoder dimension of the AED, frames

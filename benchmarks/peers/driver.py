@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from timing import fastest, peak_memory_mb  # noqa: E402
+from timing import fastest, peak_memory_mb
 
 
 def options(description: str) -> argparse.Namespace:

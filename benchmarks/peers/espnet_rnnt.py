@@ -50,9 +50,7 @@ def main() -> None:
         prediction(weights), joint(weights), chosen.beam, lm=lm, lm_weight=chosen.lm_weight, search_type="maes",
         score_norm=False, nstep=2, prefix_alpha=1, expansion_beta=2, expansion_gamma=2.3,
     )  # fmt: skip
-    driver.report(
-        f"ESPnet {version('espnet')} mAES", chosen, lambda: [search(f)[0].yseq[1:] for f in frames]
-    )
+    driver.report(f"ESPnet {version('espnet')} mAES", chosen, lambda: [search(f)[0].yseq[1:] for f in frames])
 
 
 main()

@@ -1,0 +1,342 @@
+"""What a search costs, beside the peers' own decoders on the same weights: one run, one table, one JSON file.
+
+    python benchmarks/search.py --torchaudio-python PATH --espnet-python PATH --speechbrain-python PATH
+    python benchmarks/search.py --device cuda            # utterances a second for batches of 1, 16 and 64
+
+Networks of the paper's size (RNN-T 2×LSTM-1024 and joint 1024, AED 2×LSTM-1280 with location-aware attention, LM
+2×LSTM-2048, vocabulary 4000), 334 encoder frames, encoder not counted. Cost is the program's own CPU time on one
+thread. A peer is a Python interpreter that has it installed; see docs/performance-decoding.md. Every hypothesis found
+by any system is scored again exactly, in float32, so that a faster search cannot hide a worse result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import workload
+from timing import fastest, machine, peak_memory_mb
+
+from ilme.fusion import Fusion, FusionWeights
+from ilme.ilm.attention import AttentionInternalLM
+from ilme.ilm.transducer import TransducerInternalLM
+from ilme.packed import pack
+from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.transducer import TransducerOptions, TransducerSearch
+
+HERE = Path(__file__).resolve().parent
+LM_WEIGHT, SUBTRACTED_WEIGHT = 0.3, 0.12  # λ_T, and λ_I = 0.4 λ_T: the paper's ratios are 0.38–0.77
+BLANK_GATE = 0.05
+METHODS = {
+    "no LM": FusionWeights(),
+    "SF": FusionWeights(lm=LM_WEIGHT),
+    "ILME": FusionWeights(lm=LM_WEIGHT, subtracted=SUBTRACTED_WEIGHT),
+}
+PEERS = {  # script: (option, task, methods)
+    "torchaudio_rnnt": ("torchaudio", "RNN-T", ("no LM",)),
+    "espnet_rnnt": ("espnet", "RNN-T", ("no LM", "SF")),
+    "speechbrain_aed": ("speechbrain", "AED", ("no LM", "SF")),
+}
+
+
+@dataclass
+class Row:
+    """One measurement; `gap` is how far the exact fused scores lie below the best known, in nats, per utterance."""
+
+    system: str
+    task: str
+    method: str
+    format: str
+    beam: int
+    batch: int
+    frames: int
+    cpu_seconds_per_utterance: float
+    labels: list[list[int]] = field(repr=False)
+    exact: list[float] = field(default_factory=list)
+    gap: list[float] = field(default_factory=list)
+    peer_ratio: float | None = None
+    peer_gap: float | None = None
+
+
+class Bench:
+    def __init__(self, work: workload.Workload, repeats: int) -> None:
+        self.work, self.repeats = work, repeats
+        self.exact_scores: dict[tuple[object, ...], float] = {}
+        for model in (work.rnnt, work.aed):
+            workload.without_encoder(model)
+
+    def fusion(self, task: str, method: str) -> Fusion:
+        weights = METHODS[method]
+        internal = TransducerInternalLM(self.work.rnnt) if task == "RNN-T" else AttentionInternalLM(self.work.aed)
+        return Fusion(self.work.lm, internal, weights)
+
+    def search(self, task: str, method: str, beam: int, gate: float = 0.0):
+        """A function of (utterances, frames) that decodes them."""
+        fusion, work = self.fusion(task, method), self.work
+        if task == "RNN-T":
+            transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(beam=beam, blank_gate=gate))
+            return lambda B, T: transducer(work.acoustics[:B, :T], torch.full((B,), T))
+        attention = AttentionSearch(work.aed, fusion, AttentionOptions(beam=beam, max_length=workload.AED_LABELS - 1))
+
+        def run(B: int, T: int):
+            hidden = work.hidden[:B, :T]
+            return attention((hidden, work.aed.attend.key(hidden), torch.zeros(B, T)))
+
+        return run
+
+    @torch.no_grad()
+    def ours(self, task: str, method: str, format: str, beam=25, batch=1, frames=workload.T, gate=0.0) -> Row:
+        for model in (self.work.rnnt, self.work.aed, self.work.lm):
+            pack(model, format)
+        run = self.search(task, method, beam, gate)
+        seconds, found = fastest(lambda: run(batch, frames), self.repeats)
+        name = f"ilme, blank gate {gate}" if gate else "ilme"
+        labels = [list(nbest[0].tokens) for nbest in found]
+        row = Row(name, task, method, format, beam, batch, frames, seconds / batch, labels)
+        print(f"  {task} {method} {format} beam {beam} batch {batch} {name}: {seconds / batch:.3f} s", flush=True)
+        return row
+
+    @torch.no_grad()
+    def exact(self, task: str, method: str, utterance: int, labels: list[int]) -> float:
+        """The fused score in float32, over all alignments where there are any."""
+        work, weights = self.work, METHODS[method]
+        key = (task, method, utterance, tuple(labels))
+        if key not in self.exact_scores:
+            for model in (work.rnnt, work.aed, work.lm):
+                pack(model, "float32")
+            fusion = self.fusion(task, method)
+            if task == "RNN-T":
+                score = workload.transducer_score(work.rnnt, work.acoustics[utterance], labels)
+            else:
+                score = workload.attention_score(work.aed, work.hidden[utterance], labels)
+            end = task == "AED"
+            if weights.lm:
+                score += weights.lm * workload.language_score(fusion.lm, labels, end)
+            if weights.subtracted:
+                score -= weights.subtracted * workload.language_score(fusion.subtracted, labels, end)
+            self.exact_scores[key] = score
+        return self.exact_scores[key]
+
+    def judge(self, rows: list[Row]) -> None:
+        """Fills in exact scores, gaps to the best known, and ratios to the best peer at the same task and batch."""
+        whole = [row for row in rows if row.frames == workload.T]
+        best: dict[tuple[str, str, int], float] = {}
+        for row in whole:
+            row.exact = [self.exact(row.task, row.method, u, y) for u, y in enumerate(row.labels)]
+            for u, score in enumerate(row.exact):
+                key = (row.task, row.method, u)
+                best[key] = max(best.get(key, score), score)
+        for row in whole:
+            row.gap = [best[row.task, row.method, u] - score for u, score in enumerate(row.exact)]
+        for row in whole:
+            peers = [p for p in whole if p.system[:4] != "ilme" and (p.task, p.beam) == (row.task, row.beam)]
+            wanted = "SF" if row.method == "ILME" else row.method  # no peer subtracts an internal LM
+            peers = [p for p in peers if p.method == wanted]
+            peers = [p for p in peers if p.batch == row.batch] or peers
+            if row.system[:4] == "ilme" and peers:
+                rival = min(peers, key=lambda p: p.cpu_seconds_per_utterance)
+                row.peer_ratio = rival.cpu_seconds_per_utterance / row.cpu_seconds_per_utterance
+                if row.method == wanted:
+                    pairs = list(zip(row.exact, rival.exact, strict=False))
+                    row.peer_gap = max(theirs - own for own, theirs in pairs)
+
+
+def measure_cpu(bench: Bench, quick: bool) -> list[Row]:
+    """Every row of our own."""
+    rows = []
+    for task in ("RNN-T", "AED"):
+        for format in ("float32", "int8"):
+            for method in METHODS:
+                for batch in (1,) if quick else (1, 4):
+                    rows.append(bench.ours(task, method, format, batch=batch))
+                    if task == "RNN-T":
+                        rows.append(bench.ours(task, method, format, batch=batch, gate=BLANK_GATE))
+    if quick:
+        return rows
+    for beam in (4, 8):  # search errors, over all four utterances
+        for format in ("float32", "int8"):
+            for method in ("no LM", "ILME"):
+                rows.append(bench.ours("RNN-T", method, format, beam=beam, batch=4))
+                rows.append(bench.ours("AED", method, format, beam=beam, batch=4))
+    growth = [{"frames": 84}, {"frames": 167}, {"beam": 12}, {"beam": 50}]  # the whole length and beam 25 are above
+    rows.extend(bench.ours("RNN-T", "ILME", "float32", **change) for change in growth)
+    return rows
+
+
+def measure_peers(options: argparse.Namespace, path: Path) -> tuple[list[Row], list[str]]:
+    """The peers that there is an interpreter for; why the others are left out."""
+    rows, skipped = [], []
+    for script, (name, task, methods) in PEERS.items():
+        python = getattr(options, f"{name}_python")
+        if python is None:
+            skipped.append(f"{script}: no --{name}-python was given")
+            continue
+        batches = (1, 4) if name == "speechbrain" and not options.quick else (1,)
+        for method in methods:
+            for batch in batches:
+                command = [
+                    python, str(HERE / "peers" / f"{script}.py"), str(path), "--batch", str(batch),
+                    "--lm-weight", str(METHODS[method].lm), "--repeats", str(options.peer_repeats),
+                ]  # fmt: skip
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    skipped.append(f"{script} {method}: {done.stderr.strip().splitlines()[-1:]}")
+                    continue
+                line = json.loads(done.stdout.strip().splitlines()[-1])
+                seconds = line["cpu_seconds_per_utterance"]
+                rows.append(
+                    Row(
+                        line["system"],
+                        task,
+                        method,
+                        "float32",
+                        line["beam"],
+                        batch,
+                        workload.T,
+                        seconds,
+                        line["labels"],
+                    )
+                )
+                print(f"  {line['system']} {method} batch {batch}: {seconds:.3f} s", flush=True)
+    return rows, skipped
+
+
+def probe_memory(path: Path, frames: int, beam: int) -> None:
+    """In a process of its own: how much the peak rises while one long utterance is searched."""
+    work = workload.load(path)
+    bench = Bench(work, 1)
+    pack(work.rnnt, "float32")
+    pack(work.lm, "float32")
+    work.acoustics = work.acoustics.repeat(1, -(-frames // workload.T), 1)
+    run = bench.search("RNN-T", "ILME", beam)
+    with torch.no_grad():
+        run(1, 16)
+        before = peak_memory_mb()
+        run(1, frames)
+    print(json.dumps({"frames": frames, "beam": beam, "rise_mb": round(peak_memory_mb() - before, 1)}))
+
+
+def measure_memory(path: Path) -> list[dict[str, float]]:
+    out = []
+    for frames, beam in ((334, 25), (1336, 25), (334, 50)):
+        command = [sys.executable, __file__, "--probe-memory", f"{path},{frames},{beam}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        out.append(json.loads(done.stdout.strip().splitlines()[-1]))
+    return out
+
+
+@torch.no_grad()
+def measure_cuda(work: workload.Workload, repeats: int) -> list[dict[str, object]]:
+    """Utterances a second on the GPU, wall clock, batches of 1, 16 and 64."""
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for name in ("rnnt", "aed", "lm", "acoustics", "hidden"):
+            setattr(work, name, getattr(work, name).to("cuda", dtype))
+        for task, internal in (("RNN-T", TransducerInternalLM(work.rnnt)), ("AED", AttentionInternalLM(work.aed))):
+            for method, weights in METHODS.items():
+                fusion = Fusion(work.lm, internal, weights)
+                for batch in (1, 16, 64):
+                    seconds = _cuda_seconds(work, task, fusion, batch, repeats)
+                    rows.append(
+                        {"task": task, "method": method, "dtype": str(dtype).removeprefix("torch."), "batch": batch,
+                         "utterances_per_second": batch / seconds}
+                    )  # fmt: skip
+                    print(rows[-1], flush=True)
+    return rows
+
+
+def _cuda_seconds(work: workload.Workload, task: str, fusion: Fusion, batch: int, repeats: int) -> float:
+    copies = -(-batch // workload.UTTERANCES)
+    if task == "RNN-T":
+        f = work.acoustics.repeat(copies, 1, 1)[:batch]
+        lengths = torch.full((batch,), workload.T, device="cuda")
+        transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions())
+        run = lambda: transducer(f, lengths)  # noqa: E731
+    else:
+        hidden = work.hidden.repeat(copies, 1, 1)[:batch]
+        memory = (hidden, work.aed.attend.key(hidden), hidden.new_zeros(hidden.shape[:2]))
+        attention = AttentionSearch(work.aed, fusion, AttentionOptions(max_length=workload.AED_LABELS - 1))
+        run = lambda: attention(memory)  # noqa: E731
+    run()
+    best = float("inf")
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def table(rows: list[Row]) -> str:
+    head = f"{'task':6} {'method':6} {'format':8} {'beam':>4} {'batch':>5} {'frames':>6} {'CPU s/utt':>9} "
+    lines = [head + f"{'× peer':>7} {'mean gap':>9}  system"]
+    for r in sorted(rows, key=lambda r: (r.task, r.method, r.frames, r.beam, r.batch, r.cpu_seconds_per_utterance)):
+        ratio = f"{r.peer_ratio:7.2f}" if r.peer_ratio else f"{'':7}"
+        gap = f"{sum(r.gap) / len(r.gap):9.4f}" if r.gap else f"{'':9}"
+        cost = f"{r.beam:4} {r.batch:5} {r.frames:6} {r.cpu_seconds_per_utterance:9.3f}"
+        lines.append(f"{r.task:6} {r.method:6} {r.format:8} {cost} {ratio} {gap}  {r.system}")
+    return "\n".join(lines)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in sorted({option for option, _, _ in PEERS.values()}):
+        parser.add_argument(f"--{name}-python", metavar="PATH", help=f"interpreter that can import {name}")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each row; the least CPU time counts")
+    parser.add_argument("--peer-repeats", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="batch 1 and beam 25 only")
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")
+    parser.add_argument("--probe-memory", metavar="FILE,FRAMES,BEAM", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(1)
+    if options.probe_memory:
+        path, frames, beam = options.probe_memory.split(",")
+        return probe_memory(Path(path), int(frames), int(beam))
+    report: dict[str, object] = {"machine": machine(), "commit": commit(), "command": " ".join(sys.argv)}
+    work = workload.build()
+    if options.device == "cuda":
+        report["machine"] = {**machine(), "gpu": torch.cuda.get_device_name()}
+        report["rows"] = measure_cuda(work, options.repeats)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "workload.safetensors"
+            workload.save(work, path)
+            bench = Bench(work, options.repeats)
+            rows = measure_cpu(bench, options.quick)
+            peers, skipped = measure_peers(options, path)
+            rows += peers
+            bench.judge(rows)
+            report["rows"] = [{k: v for k, v in asdict(row).items() if k != "labels"} for row in rows]
+            report["skipped_peers"] = skipped
+            report["memory"] = [] if options.quick else measure_memory(path)
+        print(table(rows))
+        print("memory:", report["memory"], "\nskipped:", skipped or "none")
+    output = options.output or HERE / "results" / f"search-{options.device}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"wrote {output}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
