@@ -43,8 +43,9 @@ def cut_windows(samples: Samples, rate: int, longest: float, earliest: float = 0
         cut = at + limit
         if whole:
             energy = _energy(samples[low : low + whole], hop)
-            smooth = np.convolve(energy, np.ones(15), mode="same") if len(energy) >= 15 else energy
-            cut = low + int(np.argmin(smooth)) * hop + hop // 2
+            wide = min(15, len(energy))
+            smooth = np.convolve(energy, np.ones(wide), mode="valid")
+            cut = low + (int(np.argmin(smooth)) + wide // 2) * hop + hop // 2
         windows.append(Window(at / rate, cut / rate, samples[at:cut]))
         at = cut
     windows.append(Window(at / rate, len(samples) / rate, samples[at:]))
