@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -98,6 +99,18 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
 def test_shell_habits_become_parser_arguments():
     def command(first: list[str], second: str, text: list[str] | None = None, flag: bool = False, size: int = 1):
         pass
+
+    @dataclass
+    class Group:
+        files: tuple[str, ...] = ()
+        quick: bool = False
+
+    def grouped(group: Group | None = None):
+        pass
+
+    grouped.__annotations__["group"] = Group | None
+    got = cli.plain_arguments(grouped, ["--group.files", "x", "y", "--group.quick", "group.files=z"])
+    assert got == ['--group.files=["x", "y"]', "--group.quick=true", '--group.files=["z"]']
 
     got = cli.plain_arguments(command, ["a", "b", "c", "--text", "x", "y", "--flag", "size=4"])
     assert got == ['--text=["x", "y"]', "--flag=true", "--size=4", '["a", "b"]', "c"]

@@ -7,13 +7,14 @@ only when that command runs.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
 import re
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ilme.errors import IlmeError
@@ -99,7 +100,7 @@ def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[s
     `--text a.txt b.txt` and a positional list become one JSON list, `train.steps=5` becomes `--train.steps=5`, and a
     bare `--flag` becomes `--flag=true`.
     """
-    hints = typing.get_type_hints(function)
+    hints = dict(_options(function))
     parameters = inspect.signature(function).parameters
     lists = {name for name, hint in hints.items() if _is_list(hint)}
     flags = {name for name, hint in hints.items() if hint is bool}
@@ -133,6 +134,15 @@ def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[s
             named.append(f"--{key}" if i == len(args) else f"--{key}={args[i]}")
             i += 1
     return named + _positional(loose, list(positional), lists)
+
+
+def _options(owner: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every option with its type: a command's parameters and, as `group.name`, the fields of its dataclasses."""
+    for name, hint in typing.get_type_hints(owner).items():
+        yield prefix + name, hint
+        for part in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(part):
+                yield from _options(part, f"{prefix}{name}.")
 
 
 def _positional(values: list[str], names: list[str], lists: set[str]) -> list[str]:
