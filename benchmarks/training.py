@@ -25,6 +25,7 @@ import torch
 from ilme import models
 from ilme.losses import aed as aed_loss_module
 from ilme.testing import numbered_tokens
+from ilme.train.alignment import align_lstms
 from ilme.train.objectives import AedObjective, LmObjective, Objective, RnntObjective
 from ilme.train.optimiser import make_optimiser
 from ilme.train.options import AedOptions, OptimiserOptions
@@ -105,6 +106,8 @@ def speech(args: argparse.Namespace, kind: str, batch: int, report: Callable[...
     stream = endless_batches(source)
     fixed = next(stream)
     report(kind, batch, "encoder", hours, lambda: encoder_step(args, model, fixed))
+    if args.device == "cuda" and align_lstms(model):
+        report(kind, batch, "encoder, aligned", hours, lambda: encoder_step(args, model, fixed))
     report(kind, batch, "features", hours, lambda: next(stream))
     report(kind, batch, "step", hours, lambda: training_step(args, objective, optimiser, lambda: next(stream)))
     if kind == "aed" and args.device == "cuda":

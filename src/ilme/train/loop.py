@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, IlmeError, MissingExtraError
+from ilme.train.alignment import align_lstms
 from ilme.train.journal import Journal, draw_curves
 from ilme.train.objectives import Objective, recompute_encoder
 from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate
@@ -113,6 +114,8 @@ class Trainer:
         freeze(objective.model, optimiser.frozen)
         if "encoder" in loop.recompute:
             recompute_encoder(objective.model)
+        if self.fabric.device.type == "cuda":
+            align_lstms(objective.model)
         made = make_optimiser(objective.model, optimiser)
         self.wrapped, self.optimiser = self.fabric.setup(objective, made)
         self._inner = getattr(self.optimiser, "optimizer", self.optimiser)

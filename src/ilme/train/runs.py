@@ -40,8 +40,8 @@ class SpeechData:
     """Transcribed speech.
 
     Attributes:
-        train: Manifests of cuts, folders that `ilme data import` or `ilme data synth` wrote, or Shar shards.
-        held_out: One of those, for held-out loss; None evaluates nothing.
+        train: One or more manifests of cuts, folders that `ilme data import` or `ilme data synth` wrote, or
+        Shar shards. held_out: One of those, for held-out loss; None evaluates nothing.
         tokenizer: A sentencepiece model, made by `ilme text bpe`.
         batch: Batch size, order and augmentation.
         resident: Hold all audio in the memory of the device and make features there; then `noise` below is
@@ -51,7 +51,7 @@ class SpeechData:
         utterances: Use so many training utterances only; 0 uses all.
     """
 
-    train: tuple[str, ...] = ()
+    train: tuple[str, ...] | str = ()
     held_out: str | None = None
     tokenizer: str = ""
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -60,7 +60,7 @@ class SpeechData:
     utterances: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "train", tuple(self.train))
+        object.__setattr__(self, "train", (self.train,) if isinstance(self.train, str) else tuple(self.train))
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,9 @@ def _speech(
     """Training batches, held-out batches and held-out transcripts."""
     ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
     plain = replace(data.batch, audio=AudioAugmentation(), masks=None, shuffle=False, workers=0)
-    cuts: Any = _joined(data.train, data.batch.seed, data.utterances)
+    cuts: Any = _joined(tuple(data.train), data.batch.seed, data.utterances)
     if data.resident:
-        audio = load_resident(cuts, frontend.rate, fabric.device)
+        audio = load_resident(open_cuts(cuts) if isinstance(cuts, str) else cuts, frontend.rate, fabric.device)
         batch = data.batch
         source: Any = ResidentSource(
             audio, tokenizer, frontend, batch.seconds, data.noise, batch.masks, batch.longest,

@@ -1,0 +1,112 @@
+"""`ilme train` from files to a model that loads, with the shipped configs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from jsonargparse import ArgumentParser
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+
+from ilme.checkpoint import load_model
+from ilme.cli import main
+from ilme.commands import train as commands
+from ilme.data.tokenfile import write_tokens
+from ilme.data.tokenizer import SentencePieceTokenizer
+from ilme.train.journal import read_metrics
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "train").glob("*.yaml"))
+TEXTS = ["red green", "blue red", "green green blue", "red", "blue green red", "green blue"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six utterances of tones, one tone a word, with cuts, a tokenizer and token files."""
+    folder = tmp_path_factory.mktemp("corpus")
+    pitch = {"red": 300, "green": 700, "blue": 1500}
+    cuts = []
+    for i, text in enumerate(TEXTS):
+        time = np.arange(3200) / 16000
+        wave = np.concatenate([0.3 * np.sin(2 * np.pi * pitch[word] * time) for word in text.split()])
+        soundfile.write(folder / f"{i}.wav", wave, 16000)
+        recording = Recording.from_file(folder / f"{i}.wav")
+        supervision = SupervisionSegment(f"s{i}", recording.id, 0, recording.duration, text=text)
+        cuts.append(MonoCut(f"c{i}", 0, recording.duration, 0, recording=recording, supervisions=[supervision]))
+    CutSet.from_cuts(cuts).to_file(folder / "cuts.jsonl.gz")
+    tokenizer = SentencePieceTokenizer.train(TEXTS * 5, vocab_size=20)
+    tokenizer.save(folder / "bpe.model")
+    ids = [tokenizer.encode(text) for text in TEXTS]
+    write_tokens(folder / "text.tok", ids, tokenizer.tokens, tokenizer.to_json())
+    return folder
+
+
+def train(kind: str, *words: str) -> int:
+    return main(["train", kind, "preset=tiny", "loop.steps=4", "loop.log_every=2", "loop.evaluate_every=2",
+                 "loop.save_every=2", "loop.tensorboard=false", *words])  # fmt: skip
+
+
+def speech_words(corpus: Path, out: Path) -> list[str]:
+    cuts = corpus / "cuts.jsonl.gz"
+    return [f"out={out}", f"data.train={cuts}", f"data.held_out={cuts}", f"data.tokenizer={corpus / 'bpe.model'}",
+            "data.batch.seconds=2", "data.batch.longest=2", "optimiser.warmup=2"]  # fmt: skip
+
+
+def test_trains_an_rnnt_and_resumes_it(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = speech_words(corpus, tmp_path)
+    assert train("rnnt", *words, "loop.ilm_every=2") == 0
+    assert "4 steps" in capsys.readouterr().out
+    loaded = load_model(tmp_path, "rnnt")
+    assert loaded.tokenizer.tokens.blank == 0 and loaded.frontend.dimension == 240
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [r["step"] for r in rows if "ilm_ppl" in r] == [2, 4]
+    assert json.loads((tmp_path / "config.json").read_text())["loop"]["steps"] == 4
+    assert train("rnnt", *words) == 1
+    assert "add --resume" in capsys.readouterr().err
+    assert train("rnnt", *words, "--resume", "loop.steps=6") == 0
+    assert "6 steps" in capsys.readouterr().out
+
+
+def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Path, tmp_path: Path) -> None:
+    words = ["data.resident=true", "data.noise.white=1.0", "model.ctc=true", "aed.ctc=0.3", "aed.sampling=0.5"]
+    assert train("aed", *speech_words(corpus, tmp_path / "first"), *words) == 0
+    more = [
+        f"warm_start.model={tmp_path / 'first'}",
+        'warm_start.parts=["encoder.*"]',
+        'optimiser.frozen=["encoder.*"]',
+    ]
+    assert train("aed", *speech_words(corpus, tmp_path / "second"), *words, *more, "loop.recompute=[decoder]") == 0
+    first, second = (load_model(tmp_path / name, "aed").model for name in ("first", "second"))
+    same = [(a == b).all() for a, b in zip(first.encoder.parameters(), second.encoder.parameters(), strict=True)]
+    assert all(same) and (first.output.weight != second.output.weight).any()
+
+
+@pytest.mark.parametrize("loss", ["ce", "nce"])
+def test_trains_a_language_model(corpus: Path, tmp_path: Path, loss: str) -> None:
+    text = corpus / "text.tok"
+    words = [f"out={tmp_path}", f"data.train={text}", f"data.held_out={text}", "data.tokens=40"]
+    assert train("lm", *words, f"lm.loss={loss}", "lm.noise_samples=8") == 0
+    loaded = load_model(tmp_path, "lm")
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("red blue")) == "red blue"
+
+
+def test_says_what_is_missing(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("rnnt", f"out={tmp_path}") == 1
+    assert "data.train (cuts) and data.tokenizer" in capsys.readouterr().err
+    assert train("lm", f"out={tmp_path}", "data.train=nowhere.tok") == 1
+    assert "no token file at nowhere.tok" in capsys.readouterr().err
+    assert train("rnnt", *speech_words(corpus, tmp_path), "frontend.stack=2") == 1
+    assert "set model.encoder.features=160" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configs_are_understood(config: Path) -> None:
+    kind = config.stem.split("-")[0]
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_function_arguments(getattr(commands, f"train_{kind}"), as_positional=True, fail_untyped=True)
+    options = parser.instantiate_classes(parser.parse_args([f"--config={config}"]))
+    assert options.preset == config.stem.split("-")[1]
+    assert options.loop.average > 0
