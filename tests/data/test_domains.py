@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -234,3 +236,19 @@ def test_held_out_patterns_are_disjoint():
         "dev",
         "test",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("ILME_NETWORK") != "1", reason="fetches packages; set ILME_NETWORK=1 to allow it")
+@pytest.mark.parametrize(("name", "words"), [("speeches", 1_000_000), ("novels", 500_000), ("plays", 500_000)])
+def test_real_packages(tmp_path, name, words):
+    if name == "novels" and not (shutil.which("apt-get") and shutil.which("npm")):
+        pytest.skip("needs apt-get and npm")
+    summary = build_domain(name, tmp_path)
+    assert summary["parts"]["train"]["words"] > words
+    for part in ("dev", "test"):
+        assert summary["parts"][part]["words"] > 20_000
+    held = set((tmp_path / "test.txt").read_text(encoding="utf-8").splitlines())
+    assert (
+        not {s for s in (tmp_path / "train.txt").read_text(encoding="utf-8").splitlines() if len(s.split()) >= 8} & held
+    )

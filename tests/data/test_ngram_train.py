@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -192,3 +193,22 @@ def test_command_writes_a_model_that_loads(tmp_path, capsys):
 def test_command_reports_a_missing_file(tmp_path, capsys):
     assert main(["ngram", "train", str(tmp_path / "none.tok")]) == 1
     assert "no token file" in capsys.readouterr().err
+
+
+def test_binary_needs_the_tool(tmp_path, capsys, monkeypatch):
+    write_tokens(tmp_path / "c.tok", [[2, 3], [3]], inventory(5))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["ngram", "train", str(tmp_path / "c.tok"), "--binary"]) == 1
+    assert "build_binary" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("build_binary") is None, reason="KenLM's build_binary is not on the PATH")
+def test_binary_scores_like_the_arpa_file(tmp_path):
+    pytest.importorskip("kenlm", reason="the extra 'kenlm' is not installed")
+    sentences = [[int(w) for w in line.split()] for line in (GOLDEN / "corpus.txt").read_text().splitlines()]
+    write_tokens(tmp_path / "c.tok", sentences, inventory(70))
+    assert main(["ngram", "train", str(tmp_path / "c.tok"), "--order", "3", "--binary"]) == 0
+    ours, theirs = load_ngram(tmp_path / "c.arpa"), load_ngram(tmp_path / "c.arpa.bin")
+    labels = torch.tensor([2, 9, 17])
+    a, b = (scorer.score(labels, scorer.start(3)[1])[0] for scorer in (ours, theirs))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-4)

@@ -60,7 +60,7 @@ def train(
         beside.write_text(json.dumps(source.inventory.to_json(), ensure_ascii=False), encoding="utf-8")
     for k, (seen, kept, d) in enumerate(zip(trained.seen, trained.kept, trained.discounts, strict=True), 1):
         note = "  (discounts undefined by the counts: 0.5, 1, 1.5)" if k in trained.fallbacks else ""
-        print(f"order {k}: {kept} of {seen} n-grams, D = {d[0]:.4f} {d[1]:.4f} {d[2]:.4f}{note}")
+        print(f"order {k}: {kept} n-grams kept, {seen} seen, D = {d[0]:.4f} {d[1]:.4f} {d[2]:.4f}{note}")
     seconds = time.perf_counter() - began
     print(f"{len(source)} tokens of {source.sentences} sentences -> {path} in {seconds:.1f} s")
     if tool is not None:

@@ -1,9 +1,9 @@
 """Token files: text as ids, memory-mapped, with the inventory inside.
 
 Layout: the 8 bytes `ILMETOK1`; the size of the header as a little-endian uint32; the header, JSON padded with spaces so
-that the ids start at a multiple of 64 bytes; then the ids, little-endian uint16 (or uint32 from 65,536
-pieces on), every sentence followed by the id of the end of sentence. The header holds `dtype`, `count`
-(ids, ends included), `sentences`, `tokens` (the inventory) and `tokenizer` (what made the ids, or null).
+that the ids start at a multiple of 64 bytes; then the ids, little-endian uint16 (uint32 above 65,536 pieces), every
+sentence followed by the id of the end of sentence. The header holds `dtype`, `count` (ids, ends included), `sentences`,
+`tokens` (the inventory) and `tokenizer` (what made the ids, or null).
 """
 
 from __future__ import annotations
