@@ -244,6 +244,8 @@ class TransducerStream:
         upper[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
         bound = self.total(beam).flatten()[rows] + upper.amax(1) + self.weights.length
         keep = (bound >= floor.flatten()[rows // beam.path.shape[1]]).nonzero().squeeze(1)
+        if len(keep):  # the LM reads the whole beam at once: a few rows cost nearly as much as all of them
+            self.lm.read(beam.slot.flatten()[rows], self.pool.labels)
         return rows[keep], logp[keep]
 
     def _join(
