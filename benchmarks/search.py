@@ -96,7 +96,7 @@ class Bench:
         for model in (self.work.rnnt, self.work.aed, self.work.lm):
             pack(model, format)
         run = self.search(task, method, beam, gate)
-        seconds, found = fastest(lambda: run(batch, frames), self.repeats)
+        seconds, found = fastest(lambda: run(batch, frames), self.repeats if batch == 1 else 1)
         name = f"ilme, blank gate {gate}" if gate else "ilme"
         labels = [list(nbest[0].tokens) for nbest in found]
         row = Row(name, task, method, format, beam, batch, frames, seconds / batch, labels)
@@ -183,7 +183,7 @@ def measure_peers(options: argparse.Namespace, path: Path) -> tuple[list[Row], l
             for batch in batches:
                 command = [
                     python, str(HERE / "peers" / f"{script}.py"), str(path), "--batch", str(batch),
-                    "--lm-weight", str(METHODS[method].lm), "--repeats", str(options.peer_repeats),
+                    "--lm-weight", str(METHODS[method].lm), "--repeats", str(options.peer_repeats if batch == 1 else 1),
                 ]  # fmt: skip
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
@@ -298,7 +298,7 @@ def parse() -> argparse.Namespace:
     for name in sorted({option for option, _, _ in PEERS.values()}):
         parser.add_argument(f"--{name}-python", metavar="PATH", help=f"interpreter that can import {name}")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of each row; the least CPU time counts")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each row of batch 1; the least CPU time counts")
     parser.add_argument("--peer-repeats", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="batch 1 and beam 25 only")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")

@@ -19,8 +19,9 @@ def own_cpu_seconds() -> float:
 
 
 def fastest(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
-    """The least CPU time of `repeats` runs after one that does not count, and the last result."""
-    result = work()
+    """The least CPU time of `repeats` runs, of which the first also warms up, and the last result."""
+    if repeats < 1:
+        raise ValueError(f"nothing is measured in {repeats} runs")
     best = float("inf")
     for _ in range(repeats):
         before = own_cpu_seconds()
