@@ -1,0 +1,95 @@
+"""Causal LMs of `transformers` with tiny random weights: inside the search, and on n-best lists."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from ilme.errors import BadInputError  # noqa: E402
+from ilme.fusion import FusionWeights  # noqa: E402
+from ilme.lm.hf import HuggingFaceLM, TextScorer, rescore  # noqa: E402
+from ilme.nest import select  # noqa: E402
+from ilme.rescoring import sequence_scores  # noqa: E402
+from ilme.search.hypothesis import Hypothesis, Scores  # noqa: E402
+from ilme.testing import numbered_tokens  # noqa: E402
+
+SIZE = 20
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=SIZE, n_positions=32, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+class Letters:
+    """A tokenizer of letters: another inventory than the recogniser's."""
+
+    bos_token_id, eos_token_id = 1, 2
+
+    def encode(self, text, add_special_tokens):
+        return [3 + (ord(c) - ord("a")) % 15 for c in text]
+
+
+def test_rows_equal_the_whole_sequence_at_once(network):
+    lm = HuggingFaceLM(network, numbered_tokens(SIZE, "attention"))
+    labels = [3, 7, 7, 11]
+    with torch.no_grad():
+        whole = network(torch.tensor([[0, *labels]])).logits.log_softmax(-1)[0]
+    rows, state = lm.start(2)
+    torch.testing.assert_close(rows[0], whole[0], atol=1e-4, rtol=0)
+    for u, label in enumerate(labels):
+        rows, state = lm.score(torch.tensor([label, label]), state)
+        torch.testing.assert_close(rows[1], whole[u + 1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(lm.finish(rows), rows[:, 0])
+
+
+def test_states_are_reordered_and_not_changed_by_use(network):
+    lm = HuggingFaceLM(network, numbered_tokens(SIZE, "attention"))
+    _, state = lm.start(2)
+    _, state = lm.score(torch.tensor([3, 4]), state)
+    straight, _ = lm.score(torch.tensor([5, 5]), state)
+    swapped, _ = lm.score(torch.tensor([5, 5]), select(state, torch.tensor([1, 0])))
+    torch.testing.assert_close(swapped, straight.flip(0))
+    again, _ = lm.score(torch.tensor([5, 5]), state)
+    torch.testing.assert_close(again, straight)
+
+
+def test_whole_sequences_and_their_ends(network):
+    tokens = numbered_tokens(SIZE, "attention")
+    lm = HuggingFaceLM(network, tokens)
+    scores = sequence_scores(lm, [(3, 4), (3,), ()], finish=True)
+    with torch.no_grad():
+        rows = network(torch.tensor([[0, 3, 4]])).logits.log_softmax(-1)[0]
+    expected = rows[0, 3] + rows[1, 4] + rows[2, 0]
+    assert float(scores[0]) == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_another_tokenizer_is_refused_with_the_way_out(network):
+    with pytest.raises(BadInputError, match="TextScorer"):
+        HuggingFaceLM(network, numbered_tokens(SIZE + 1, "attention"))
+
+
+def test_text_scores_do_not_depend_on_the_batch(network):
+    texts = ["abc", "a", "hello", "abc"]
+    alone = [TextScorer(network, Letters(), batch=1)([t])[0] for t in texts]
+    assert TextScorer(network, Letters(), batch=4)(texts) == pytest.approx(alone, abs=1e-4)
+    with torch.no_grad():
+        rows = network(torch.tensor([[1, 3, 4, 5]])).logits.log_softmax(-1)[0]
+    expected = rows[0, 3] + rows[1, 4] + rows[2, 5] + rows[3, 2]
+    assert alone[0] == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_rescoring_ranks_by_the_fused_score(network):
+    scorer = TextScorer(network, Letters())
+    texts = ["abc", "acc", "ab"]
+    lists = {"u": [Hypothesis((i,), 0.0, Scores(asr=-1.0, length=1), text=t) for i, t in enumerate(texts)]}
+    ranked = rescore(lists, scorer, FusionWeights(lm=0.5), length_exponent=1.0)["u"]
+    values = dict(zip(texts, scorer(texts), strict=True))
+    assert [h.text for h in ranked] == sorted(texts, key=lambda t: -values[t])
+    assert ranked[0].score == pytest.approx((-1.0 + 0.5 * max(values.values())) / 2)
