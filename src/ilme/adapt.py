@@ -60,7 +60,8 @@ class AdaptOptions:
         beam: Of every decode.
         max_decodes: How often dev may be decoded for the weights.
         calibration: Utterances over which internal LMs are averaged or learned.
-        overlap: A sentence that shares this many words in a row with dev is left out of the text.
+        overlap: A sentence that shares this many words in a row with dev is left out of the text; 0 leaves none out,
+            for domains where everybody says the same phrases.
         batch_seconds: Seconds of audio that are decoded at once.
         smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
         seed: Of every draw.
@@ -162,7 +163,11 @@ def train_domain_lm(
     if not text:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
     lines = domain_lines(
-        text, never=unwritable(model), evaluation=evaluation, overlap=options.overlap, seed=options.seed
+        text,
+        never=unwritable(model),
+        evaluation=evaluation if options.overlap else (),
+        overlap=options.overlap,
+        seed=options.seed,
     )
     tokenizer = model.tokenizer
     ids = [tokenizer.encode(line) for line in lines.lines]
