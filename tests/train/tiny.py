@@ -23,6 +23,7 @@ from ilme.train.options import AedOptions, LoopOptions, OptimiserOptions
 from ilme.train.sources import MemorySource, TextSource
 
 V, WIDTH = 12, 240
+torch.set_num_threads(1)
 
 
 def utterances(count: int = 20, seed: int = 0) -> tuple[list[torch.Tensor], list[list[int]]]:

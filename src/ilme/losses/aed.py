@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ilme.losses.attention import fused_energies_available, location_energies
 from ilme.losses.cross_entropy import linear_cross_entropy
-from ilme.models.aed import AED, LocationAttention, Memory
+from ilme.models.aed import AED, Memory
 
 __all__ = ["aed_loss", "ctc_loss", "decoder_outputs"]
 
@@ -82,62 +82,80 @@ def decoder_outputs(
     Where `replace` says so the decoder reads a label drawn from its own distribution; only such steps pay for
     their output layer.
     """
-    B = len(labels)
-    h0, c0 = model.rnn.zero_state(B)
-    hidden, cell = list(h0.unbind(1)), list(c0.unbind(1))
-    weights, context = attend(model.attend, memory[2].softmax(-1), memory, hidden[-1])
-    previous = torch.full((B,), model.sos, device=labels.device)
-    outputs: list[Tensor] = []
-    for u in range(labels.shape[1] + 1):
-        if u > 0:
-            previous = labels[:, u - 1]
-            if replace is not None and bool(replace[:, u - 1].any()):
-                drawn = _draw(model, outputs[-1])
-                previous = torch.where(replace[:, u - 1].to(labels.device), drawn, previous)
-        arguments = (model, memory, previous, weights, context, hidden, cell)
-        if recompute:
-            weights, context, hidden, cell = checkpoint(_step, *arguments, use_reentrant=False)
+    device = labels.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else memory[1].dtype
+    with torch.autocast(device, enabled=False):
+        return _Loop(model, memory, dtype)(labels, replace, recompute)
+
+
+class _Loop:
+    """The decoder over one batch, its weights brought to the number format of the loop once.
+
+    The device waits for the host in this loop, so what counts is how few operations a label takes.
+    """
+
+    def __init__(self, model: AED, memory: Memory, dtype: torch.dtype) -> None:
+        attention, lstm = model.attend, model.rnn.lstm
+        self.model, self.dtype = model, dtype
+        self.values, self.keys, self.padding = memory[0].to(dtype), memory[1].to(dtype), memory[2].float()
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        self.cells = [[getattr(lstm, f"{n}_l{i}").to(dtype) for n in names] for i in range(model.rnn.layers)]
+        self.query, self.energy = attention.query.weight.to(dtype), attention.energy.weight[0].to(dtype)
+        self.filters = None if attention.filters is None else attention.filters.weight.to(dtype)
+        self.location = None if attention.location is None else attention.location.weight.to(dtype)
+        self.fused = fused_energies_available(memory[1].device)
+
+    def __call__(self, labels: Tensor, replace: Tensor | None, recompute: bool) -> Tensor:
+        model, B = self.model, len(labels)
+        zeros = torch.zeros(B, model.rnn.hidden, device=labels.device, dtype=self.dtype)
+        hidden, cell = [zeros] * model.rnn.layers, [zeros] * model.rnn.layers
+        weights, context = self.attend(self.padding.softmax(-1), hidden[-1])
+        previous = nn.functional.pad(labels, (1, 0), value=model.sos)
+        embedded = list(model.embedding(previous).to(self.dtype).unbind(1))
+        outputs: list[Tensor] = []
+        for u, e in enumerate(embedded):
+            if u > 0 and replace is not None and bool(replace[:, u - 1].any()):
+                drawn = model.embedding(self.draw(outputs[-1])).to(self.dtype)
+                e = torch.where(replace[:, u - 1, None].to(labels.device), drawn, e)
+            if recompute:
+                weights, context, hidden, cell = checkpoint(
+                    self.step, e, weights, context, hidden, cell, use_reentrant=False
+                )
+            else:
+                weights, context, hidden, cell = self.step(e, weights, context, hidden, cell)
+            outputs.append(hidden[-1])
+        return torch.stack(outputs, 1)
+
+    def step(
+        self, e: Tensor, weights: Tensor, context: Tensor, hidden: list[Tensor], cell: list[Tensor]
+    ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """One label read: the LSTM cells, then the attention (Eqs. 5–7)."""
+        x = self.model.dropout(e + context)
+        new_hidden, new_cell = [], []
+        for parts, h, c in zip(self.cells, hidden, cell, strict=True):
+            x, c = torch.lstm_cell(x, (h, c), *parts)
+            new_hidden.append(x)
+            new_cell.append(c)
+        weights, context = self.attend(weights, x)
+        return weights, context, new_hidden, new_cell
+
+    def attend(self, previous: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention weights (B, T) in float32 and the context (B, E), for one sequence per utterance."""
+        query = nn.functional.linear(h, self.query)
+        if self.filters is None or self.location is None:
+            energy = torch.tanh(self.keys + query[:, None]) @ self.energy
         else:
-            weights, context, hidden, cell = _step(*arguments)
-        outputs.append(hidden[-1])
-    return torch.stack(outputs, 1)
+            around = self.filters.shape[2] // 2
+            moved = nn.functional.conv1d(previous[:, None].to(self.dtype), self.filters, padding=around)
+            energy = location_energies(
+                self.keys, query, moved.transpose(1, 2), self.location, self.energy, fused=self.fused
+            )
+        weights = (energy + self.padding).softmax(-1)
+        return weights, torch.bmm(weights[:, None].to(self.dtype), self.values).squeeze(1)
 
-
-def _step(
-    model: AED,
-    memory: Memory,
-    previous: Tensor,
-    weights: Tensor,
-    context: Tensor,
-    hidden: list[Tensor],
-    cell: list[Tensor],
-) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """One label read: the LSTM cells, then the attention (Eqs. 5–7)."""
-    x = model.dropout(model.embedding(previous) + context)
-    lstm = model.rnn.lstm
-    new_hidden, new_cell = [], []
-    for layer in range(model.rnn.layers):
-        parts = [getattr(lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        x, c = torch.lstm_cell(x, (hidden[layer].to(x.dtype), cell[layer].to(x.dtype)), *parts)
-        new_hidden.append(x)
-        new_cell.append(c)
-    weights, context = attend(model.attend, weights, memory, x)
-    return weights, context, new_hidden, new_cell
-
-
-def attend(attention: LocationAttention, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
-    """The module's own forward for one sequence per utterance, with fused energies where they can run."""
-    values, keys, padding = memory
-    if attention.filters is None or attention.location is None or not fused_energies_available(keys.device):
-        weights, context = attention(previous, memory, h)
-        return weights, context
-    moved = attention.filters(previous[:, None].to(keys.dtype)).transpose(1, 2)
-    energy = location_energies(keys, attention.query(h), moved, attention.location.weight, attention.energy.weight[0])
-    weights = (energy + padding).softmax(-1)
-    return weights, torch.bmm(weights[:, None].to(values.dtype), values).squeeze(1)
-
-
-@torch.no_grad()
-def _draw(model: AED, h: Tensor) -> Tensor:
-    """One label from P(· | x, y_{<u}) for each row of h, (B,)."""
-    return torch.multinomial(model.output(h).float().softmax(-1), 1).squeeze(1)
+    @torch.no_grad()
+    def draw(self, h: Tensor) -> Tensor:
+        """One label from P(· | x, y_{<u}) for each row of h, (B,)."""
+        output = self.model.output
+        logits = nn.functional.linear(h, output.weight.to(self.dtype), output.bias.to(self.dtype))
+        return torch.multinomial(logits.float().softmax(-1), 1).squeeze(1)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 __all__ = ["fused_energies_available", "location_energies"]
 
-FRAMES, UNITS = 32, 64
+FRAMES, UNITS, WARPS = 32, 64, 4
 
 
 def fused_energies_available(device: torch.device) -> bool:
@@ -51,7 +51,11 @@ def location_energies(
         energies: Tensor = _FusedEnergies.apply(keys, query, moved, location, v)  # type: ignore[no-untyped-call]
         return energies
     z = keys + query[:, None] + torch.nn.functional.linear(moved, location)
-    return torch.nn.functional.linear(torch.tanh(z), v[None]).squeeze(-1).float()
+    return torch.nn.functional.linear(torch.tanh(z), v[None]).squeeze(-1).to(_exact(keys))
+
+
+def _exact(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 class _FusedEnergies(torch.autograd.Function):
@@ -74,16 +78,18 @@ class _FusedEnergies(torch.autograd.Function):
         keys, query, moved, location, v = ctx.saved_tensors
         (B, T, A), F = keys.shape, moved.shape[2]
         blocks = -(-T // FRAMES)
-        dz, dmoved = torch.empty_like(keys), torch.empty_like(moved)
+        dz = torch.empty_like(keys)
         dquery, dv = (torch.empty(B, blocks, A, device=keys.device) for _ in range(2))
         kernels.energy_gradient_kernel[(B, blocks)](
-            keys, query, moved, location, v, grads[0].contiguous(), dz, dmoved, dquery, dv, T, A, F, blocks,
+            keys, query, moved, location, v, grads[0].contiguous(), dz, dquery, dv, T, A, F, blocks,
             **_shape(moved),
         )  # fmt: skip
-        dlocation = torch.mm(dz.view(-1, A).t(), moved.view(-1, F))
+        flat = dz.view(-1, A)
+        dmoved, dlocation = torch.mm(flat, location).view_as(moved), torch.mm(flat.t(), moved.view(-1, F))
         return dz, dquery.sum(1).to(query.dtype), dmoved, dlocation, dv.sum((0, 1)).to(v.dtype)
 
 
 def _shape(moved: Tensor) -> dict[str, Any]:
     filters = max(16, 1 << (moved.shape[2] - 1).bit_length())
-    return {"FILTERS": filters, "EXACT": moved.dtype == torch.float32, "FRAMES": FRAMES, "UNITS": UNITS}
+    return {"FILTERS": filters, "EXACT": moved.dtype == torch.float32, "FRAMES": FRAMES, "UNITS": UNITS,
+            "num_warps": WARPS}  # fmt: skip

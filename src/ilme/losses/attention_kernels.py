@@ -22,7 +22,7 @@ def _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS: tl.constexp
         z = k + q[None, :] + tl.dot(moved, w, input_precision="ieee")
     else:
         z = k + q[None, :] + tl.dot(moved, w)
-    return 1.0 - 2.0 / (tl.exp(2.0 * z) + 1.0), w, mask
+    return 1.0 - 2.0 / (tl.exp(2.0 * z) + 1.0), mask
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -39,7 +39,7 @@ def energy_kernel(
     total = tl.zeros((FRAMES,), tl.float32)
     for start in range(0, A, UNITS):
         a = start + tl.arange(0, UNITS)
-        h, _, _ = _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS, EXACT)
+        h, _ = _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS, EXACT)
         va = tl.load(v + a, mask=a < A, other=0.0).to(tl.float32)
         total += tl.sum(h * va[None, :], 1)
     tl.store(out + b * T + t, total, mask=t < T)
@@ -47,30 +47,23 @@ def energy_kernel(
 
 @triton.jit(do_not_specialize=["T", "blocks"])
 def energy_gradient_kernel(
-    keys, query, moved_ptr, location, v, grad, dz_out, dmoved, dquery, dv, T, A, F, blocks,
+    keys, query, moved_ptr, location, v, grad, dz_out, dquery, dv, T, A, F, blocks,
     FILTERS: tl.constexpr, EXACT: tl.constexpr, FRAMES: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """dz = grad v (1 − tanh²), its sums over frames (a row for each block), and its product with W_f."""
+    """dz = grad v (1 − tanh²), and sums over frames for the gradients of q and v, a row for each block."""
     b = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     t = block * FRAMES + tl.arange(0, FRAMES)
     f = tl.arange(0, FILTERS)
     moved_mask = (t < T)[:, None] & (f < F)[None, :]
-    place = (b * T + t)[:, None] * F + f[None, :]
-    moved = tl.load(moved_ptr + place, mask=moved_mask, other=0.0)
+    moved = tl.load(moved_ptr + (b * T + t)[:, None] * F + f[None, :], mask=moved_mask, other=0.0)
     g = tl.load(grad + b * T + t, mask=t < T, other=0.0).to(tl.float32)
-    back = tl.zeros((FRAMES, FILTERS), tl.float32)
     for start in range(0, A, UNITS):
         a = start + tl.arange(0, UNITS)
-        h, w, mask = _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS, EXACT)
+        h, mask = _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS, EXACT)
         va = tl.load(v + a, mask=a < A, other=0.0).to(tl.float32)
         dz = g[:, None] * va[None, :] * (1.0 - h * h)
         tl.store(dz_out + (b * T + t)[:, None] * A + a[None, :], dz.to(dz_out.dtype.element_ty), mask=mask)
         row = (b * blocks + block) * A + a
         tl.store(dquery + row, tl.sum(dz, 0), mask=a < A)
         tl.store(dv + row, tl.sum(g[:, None] * h, 0), mask=a < A)
-        if EXACT:
-            back += tl.dot(dz.to(w.dtype), tl.trans(w), input_precision="ieee")
-        else:
-            back += tl.dot(dz.to(w.dtype), tl.trans(w))
-    tl.store(dmoved + place, back.to(dmoved.dtype.element_ty), mask=moved_mask)
