@@ -58,7 +58,7 @@ def pack(
         plan: The study.
         to: Folder for the files.
         out: The study's folder.
-        only: Some of the files: speech, language, rnnt, aed, results.
+        only: Some of the files: speech, lm-source, lm-target, lm-mixed, rnnt, aed, results.
         change: As for `ilme study`.
     """
     from ilme.study.parcels import pack as write

@@ -3,8 +3,9 @@
 A parcel is NAME.tar with the folders of one or more stages:
 
     speech.tar      tokenizer, and the dev and test sets of the target domain
-    language.tar    the LMs and the source n-gram
-    rnnt.tar, aed.tar, results.tar
+    lm-source.tar   the source LM and the source n-gram
+    lm-target.tar, lm-mixed.tar, rnnt.tar, aed.tar
+    results.tar     tuning, tests and tables
 
 Training text, training speech and checkpoints stay behind: they are made again where they are needed. Weights are
 stored as float16.
@@ -51,8 +52,8 @@ def parcel_plan(study: Study) -> dict[str, list[str]]:
             groups.setdefault("speech", []).append(name)
         elif name.startswith(("tune-", "test-")) or name == "tables":
             groups.setdefault("results", []).append(name)
-        elif name.startswith("lm-") or name == "ngrams":
-            groups.setdefault("language", []).append(name)
+        elif name in ("lm-source", "ngrams"):
+            groups.setdefault("lm-source", []).append(name)
         else:
             groups[name] = [name]
     done = {group: [n for n in names if study.done(n)] for group, names in groups.items()}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
 
-__all__ = ["RATE", "Job", "Part", "noisy", "resample_whole", "speak_shard", "write_opus"]
+__all__ = ["RATE", "Job", "Part", "SetJob", "make_utterances", "noisy", "resample_whole", "speak_shard", "write_opus"]
 
 RATE = 16000
 BABBLE = 0.6  # share of dev and test utterances with babble; the others have white noise
@@ -115,6 +115,53 @@ def noisy(
     peak = float(np.abs(mixed).max())
     mixed = mixed * min(1.0, PEAK / max(peak, 1e-9))
     return mixed.astype(np.float32), {"snr": round(decibels, 2), "noise": "babble" if babble else "white"}
+
+
+@dataclass(frozen=True)
+class SetJob:
+    """Some utterances of a dev or test set: noise is mixed in, and they are written as Opus.
+
+    Attributes:
+        clean: Folder of the set's shards.
+        name: Of the set.
+        folder: Where the Opus files go.
+        which: Their numbers, as a range.
+        snr: Lowest and highest signal-to-noise ratio, in decibels.
+        talkers: Voices that babble.
+        seed: Of the draws.
+    """
+
+    clean: Path
+    name: str
+    folder: Path
+    which: range
+    snr: tuple[float, float]
+    talkers: int
+    seed: int
+
+
+def make_utterances(job: SetJob) -> list[dict[str, Any]]:
+    """Writes the audio of a job; the lines of its manifest."""
+    lists = sorted(job.clean.glob("*.json"))
+    shards = [json.loads(path.read_text(encoding="utf-8")) for path in lists]
+    flat = np.concatenate([np.fromfile(path.with_suffix(".i16"), dtype="<i2") for path in lists])
+    clean = np.split(flat, np.cumsum([size for shard in shards for size in shard["sizes"]])[:-1])
+    ids, texts, voices = ([x for shard in shards for x in shard[key]] for key in ("ids", "texts", "voices"))
+    job.folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for k in job.which:
+        draw = np.random.default_rng([job.seed, *job.name.encode(), k])
+        mixed, about = noisy(clean, k, draw, job.snr, job.talkers)
+        write_opus(job.folder / f"{ids[k]}.opus", mixed)
+        row = {
+            "audio_filepath": f"{ids[k]}.opus",
+            "id": ids[k],
+            "text": texts[k],
+            "speaker": voices[k],
+            "duration": round(len(mixed) / RATE, 4),
+        }
+        rows.append(row | about)
+    return rows
 
 
 def write_opus(path: Path, samples: NDArray[np.float32]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -23,14 +23,15 @@ from ilme.checkpoint import write_atomically
 from ilme.errors import BadInputError
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
-from ilme.study.speaking import RATE, Job, Part, noisy, speak_shard, write_opus
+from ilme.study.speaking import RATE, Job, Part, SetJob, make_utterances, speak_shard
 from ilme.study.texts import read_lines, write_lines
 from ilme.train.resident import ResidentAudio
 
 __all__ = ["resident_part", "speech_stage"]
 
 WORDS_A_MINUTE = 165  # of the voices on average; decides how many sentences make an hour
-SHARD = 400  # utterances in a file
+SHARD = 200  # utterances in a file, made in one go
+SET_JOB = 50  # utterances of a dev or test set made in one go
 
 
 def speech_stage(config: StudyConfig) -> Stage:
@@ -78,9 +79,12 @@ def _speak(study: Study, config: StudyConfig) -> dict[str, Any]:
             parts.append(Part(name, tuple(read_lines(text / f"{name}.txt")), folder / "clean" / name))
     jobs = [job for part in parts for job in _jobs(part, config)]
     workers = plan.workers or os.cpu_count() or 1
-    _run_jobs(study, [j for j in jobs if not j.file.with_suffix(".json").is_file()], workers)
-    for spoken in parts[2:]:
-        _make_set(spoken, folder / spoken.name, config)
+    _in_processes(study, speak_shard, [j for j in jobs if not j.file.with_suffix(".json").is_file()], workers)
+    sets = [(folder / part.name, _set_jobs(part, folder / part.name, config)) for part in parts[2:]]
+    made = _in_processes(study, make_utterances, [job for _, own in sets for job in own], workers)
+    for place, own in sets:
+        _write_manifest(place, [row for rows in made[: len(own)] for row in rows])
+        made = made[len(own) :]
     write_lines(folder / "transcripts.txt", list(dict.fromkeys(chosen)))
     sizes = {p.name: sum(_sizes(p.folder)) / RATE / 3600 for p in parts}
     return {
@@ -130,45 +134,44 @@ def _jobs(part: Part, config: StudyConfig) -> list[Job]:
     ]
 
 
-def _run_jobs(study: Study, jobs: list[Job], workers: int) -> None:
-    """Speaks the shards, one process for each worker: the synthesiser's state is global to a process."""
-    if not jobs:
-        return
-    done, shown = 0, 0
-    if workers == 1 or len(jobs) == 1:
+def _in_processes(study: Study, work: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
+    """What `work` makes of each job, in their order; the synthesiser's state is global, so each worker is a process."""
+    if workers == 1 or len(jobs) <= 1:
+        results = []
         for job in jobs:
             study.check_time("all speech was made")
-            speak_shard(job)
-        return
+            results.append(work(job))
+        return results
+    results, shown = [], 0
     with multiprocessing.get_context("spawn").Pool(min(workers, len(jobs))) as pool:
-        for _ in pool.imap_unordered(speak_shard, jobs):
-            done += 1
-            if 10 * done // len(jobs) > shown:
-                shown = 10 * done // len(jobs)
-                study.say(f"  {done} of {len(jobs)} shards spoken")
+        for result in pool.imap(work, jobs):
+            results.append(result)
+            if 5 * len(results) // len(jobs) > shown:
+                shown = 5 * len(results) // len(jobs)
+                study.say(f"  {len(results)} of {len(jobs)} parts of the speech")
+    return results
 
 
 def _sizes(folder: Path) -> list[int]:
     return [size for path in sorted(folder.glob("*.json")) for size in json.loads(path.read_text())["sizes"]]
 
 
-def _make_set(part: Part, folder: Path, config: StudyConfig) -> None:
-    """A dev or test set: noise mixed in, written as Opus with a NeMo-style manifest."""
-    shards = [json.loads(path.read_text()) for path in sorted(part.folder.glob("*.json"))]
-    flat = np.concatenate([np.fromfile(p.with_suffix(".i16"), dtype="<i2") for p in sorted(part.folder.glob("*.json"))])
-    sizes = [size for shard in shards for size in shard["sizes"]]
-    clean = np.split(flat, np.cumsum(sizes)[:-1])
-    ids = [i for shard in shards for i in shard["ids"]]
-    voices = [v for shard in shards for v in shard["voices"]]
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for k, (name, text, voice) in enumerate(zip(ids, part.texts, voices, strict=True)):
-        draw = np.random.default_rng([config.seed, *part.name.encode(), k])
-        mixed, about = noisy(clean, k, draw, config.speech.test_snr, config.speech.talkers)
-        write_opus(folder / f"{name}.opus", mixed)
-        seconds = round(len(mixed) / RATE, 4)
-        rows.append(
-            {"audio_filepath": f"{name}.opus", "id": name, "text": text, "speaker": voice, "duration": seconds} | about
+def _set_jobs(part: Part, folder: Path, config: StudyConfig) -> list[SetJob]:
+    plan = config.speech
+    return [
+        SetJob(
+            clean=part.folder,
+            name=part.name,
+            folder=folder,
+            which=range(start, min(start + SET_JOB, len(part.texts))),
+            snr=plan.test_snr,
+            talkers=plan.talkers,
+            seed=config.seed,
         )
+        for start in range(0, len(part.texts), SET_JOB)
+    ]
+
+
+def _write_manifest(folder: Path, rows: list[dict[str, Any]]) -> None:
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_atomically(folder / "manifest.jsonl", lines.encode())
