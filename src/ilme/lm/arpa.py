@@ -7,6 +7,7 @@ ARPA counts in log10; everything that leaves this module is in natural logarithm
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import os
 import re
@@ -106,42 +107,49 @@ def _open_text(path: Path, mode: Literal["rt", "wt"], compressed: bool) -> IO[st
     return path.open(mode, encoding="utf-8", newline="\n")
 
 
+_BLOCK = 1 << 16  # lines parsed together
+_Entry = tuple[list[str], float, float]
+
+
 class _Reader:
     """One pass over an ARPA file."""
 
     def __init__(self, path: Path, stream: IO[str], tokens: Tokens, units: Units | None) -> None:
         self.path = path
+        self.stream = stream
         self.tokens = tokens
         self.units = units
-        self.lines = enumerate(stream, 1)
         self.line_number = 0
 
     def read(self) -> Arpa:
         counts = self._header()
-        raw = [
-            self._section(order, counts[order - 1], order == len(counts))
-            for order in range(1, len(counts) + 1)
-        ]
-        if self._next_line() != "\\end\\":
-            raise self._error("expected \\end\\ after the last section")
-        symbols = self._symbols([words[0] for words, _, _ in raw[0]])
-        missing = tuple(i for i in range(len(self.tokens)) if i not in symbols.values())
+        unigrams: list[_Entry] = []
+        while len(unigrams) < counts[0]:
+            unigrams.append(self._entry(self._next_line(), 1, len(counts) == 1))
+        symbols = self._symbols([words[0] for words, _, _ in unigrams])
+        known = set(symbols.values())
+        missing = tuple(i for i in range(len(self.tokens)) if i not in known)
         unknown = self._unknown_id(missing)
         if unknown is not None:
             symbols["<unk>"] = symbols["<UNK>"] = unknown
-        tables = tuple(self._table(entries, symbols, k) for k, entries in enumerate(raw, 1))
-        return Arpa(len(self.tokens), tables, missing, unknown, self.tokens.eos)
+        tables = [self._table(unigrams, symbols, 1)]
+        for order, count in enumerate(counts[1:], 2):
+            tables.append(self._section(order, count, order == len(counts), symbols))
+        if self._next_line() != "\\end\\":
+            raise self._error("expected \\end\\ after the last section")
+        return Arpa(len(self.tokens), tuple(tables), missing, unknown, self.tokens.eos)
 
     def _next_line(self) -> str:
         """The next line that is not empty."""
-        for number, line in self.lines:
-            self.line_number = number
-            line = line.strip(" \t\r\n")
-            if line:
-                return line
-        raise BadInputError(
-            f"{self.path} ends after line {self.line_number}, before \\end\\: the file was cut off"
-        )
+        for line in self.stream:
+            self.line_number += 1
+            stripped = line.strip(" \t\r\n")
+            if stripped:
+                return stripped
+        raise self._cut_off()
+
+    def _cut_off(self) -> BadInputError:
+        return BadInputError(f"{self.path} ends after line {self.line_number}, before \\end\\: the file was cut off")
 
     def _error(self, problem: str) -> BadInputError:
         return BadInputError(f"{self.path}, line {self.line_number}: {problem}")
@@ -160,35 +168,53 @@ class _Reader:
                 break
             match = re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", line)
             if not match or int(match[1]) != len(counts) + 1:
-                raise self._error(
-                    f"expected 'ngram {len(counts) + 1}=COUNT' or '\\1-grams:', found {line[:80]!r}"
-                )
+                raise self._error(f"expected 'ngram {len(counts) + 1}=COUNT' or '\\1-grams:', found {line[:80]!r}")
             counts.append(int(match[2]))
         if not counts:
             raise self._error("the header counts no n-grams")
         return counts
 
-    def _section(self, order: int, count: int, highest: bool) -> list[tuple[list[str], float, float]]:
-        if order > 1 and (line := self._next_line()) != f"\\{order}-grams:":
+    def _entry(self, line: str, order: int, highest: bool) -> _Entry:
+        parts = line.split()
+        if len(parts) not in (order + 1, order + 2):
+            raise self._error(f"an entry of order {order} has {order + 1} or {order + 2} fields, found {len(parts)}")
+        try:
+            log_prob = float(parts[0])
+            backoff = float(parts[-1]) if len(parts) == order + 2 and not highest else 0.0
+        except ValueError as error:
+            raise self._error(f"not a number: {error}") from error
+        if math.isnan(log_prob) or log_prob > 1e-6 or math.isnan(backoff):
+            raise self._error(f"log10 probability {parts[0]} with back-off {backoff} is not possible")
+        return parts[1 : order + 1], log_prob, backoff
+
+    def _section(self, order: int, count: int, highest: bool, symbols: dict[str, int]) -> NGramTable:
+        if (line := self._next_line()) != f"\\{order}-grams:":
             raise self._error(
-                f"expected '\\{order}-grams:' ({count} entries of the order before), found {line[:80]!r}"
+                f"expected '\\{order}-grams:' after the entries of order {order - 1}, found {line[:80]!r}"
             )
-        entries = []
-        for _ in range(count):
-            parts = self._next_line().split()
-            if len(parts) not in (order + 1, order + 2):
-                raise self._error(
-                    f"an entry of order {order} has {order + 1} or {order + 2} fields, found {len(parts)}"
-                )
-            try:
-                log_prob = float(parts[0])
-                backoff = float(parts[-1]) if len(parts) == order + 2 and not highest else 0.0
-            except ValueError as error:
-                raise self._error(f"not a number: {error}") from error
-            if math.isnan(log_prob) or log_prob > 1e-6 or math.isnan(backoff):
-                raise self._error(f"log10 probability {parts[0]} with back-off {backoff} is not possible")
-            entries.append((parts[1 : order + 1], log_prob, backoff))
-        return entries
+        parts = [self._table([], symbols, order)]
+        while count > 0:
+            lines = list(itertools.islice(self.stream, min(count, _BLOCK)))
+            if not lines:
+                raise self._cut_off()
+            table = _parse_block(lines, order, highest, symbols)
+            if table is not None:
+                self.line_number += len(lines)
+                count -= len(lines)
+            else:  # a blank, odd or wrong line is among them: one at a time, so that an error names it
+                entries = []
+                for text in lines:
+                    self.line_number += 1
+                    if text.strip(" \t\r\n"):
+                        entries.append(self._entry(text, order, highest))
+                table = self._table(entries, symbols, order)
+                count -= len(entries)
+            parts.append(table)
+        return NGramTable(
+            np.concatenate([p.words for p in parts]),
+            np.concatenate([p.log_prob for p in parts]),
+            np.concatenate([p.backoff for p in parts]),
+        )
 
     def _symbols(self, unigrams: Sequence[str]) -> dict[str, int]:
         """The symbol of each word that the unigrams name, `<unk>` left out unless it is a piece."""
@@ -209,10 +235,8 @@ class _Reader:
     def _guess_units(self, words: Sequence[str], by_piece: dict[str, int], by_id: dict[str, int]) -> Units:
         pieces = all(w in by_piece for w in words)
         ids = all(w in by_id for w in words)
-        if pieces and ids:
-            raise BadInputError(
-                f"{self.path}: every word is both a piece and an id; say units='pieces' or units='ids'"
-            )
+        if words and pieces and ids:
+            raise BadInputError(f"{self.path}: every word is both a piece and an id; say units='pieces' or units='ids'")
         return "ids" if ids else "pieces"
 
     def _unknown_id(self, missing: tuple[int, ...]) -> int | None:
@@ -220,28 +244,52 @@ class _Reader:
             return self.tokens.unk if missing else None
         return missing[0] if missing else None
 
-    def _table(
-        self, entries: list[tuple[list[str], float, float]], symbols: dict[str, int], order: int
-    ) -> NGramTable:
-        """Numbers; entries whose words have no symbol (`</s>` without eos, `<unk>` when nothing is missing)
-        are left.
+    def _table(self, entries: list[_Entry], symbols: dict[str, int], order: int) -> NGramTable:
+        """Numbers for entries; those whose words have no symbol are left out.
+
+        These are n-grams with `</s>` where the inventory has no end, and with `<unk>` where no id is missing.
         """
         kept = [(words, p, b) for words, p, b in entries if all(w in symbols for w in words)]
         if len(kept) < len(entries):
             for words, _, _ in entries:
-                strange = next(
-                    (w for w in words if w not in symbols and w not in ("</s>", "<unk>", "<UNK>")), None
-                )
+                strange = next((w for w in words if w not in symbols and w not in ("</s>", "<unk>", "<UNK>")), None)
                 if strange is not None:
                     raise BadInputError(
                         f"{self.path}: {strange!r} is in an n-gram of order {order}, not in the unigrams"
                     )
-        ids = np.array([[symbols[w] for w in ws] for ws, _, _ in kept], dtype=np.int64).reshape(
-            len(kept), order
+        return _natural(
+            np.array([[symbols[w] for w in words] for words, _, _ in kept], dtype=np.int64).reshape(len(kept), order),
+            np.array([p for _, p, _ in kept], dtype=np.float64),
+            np.array([b for _, _, b in kept], dtype=np.float64),
         )
-        log_prob = np.array([p for _, p, _ in kept], dtype=np.float64) * LN10
-        backoff = np.array([b for _, _, b in kept], dtype=np.float64) * LN10
-        return NGramTable(ids, np.maximum(log_prob, NEVER), np.maximum(backoff, NEVER))
+
+
+def _natural(
+    words: NDArray[np.int64], log10_prob: NDArray[np.float64], log10_backoff: NDArray[np.float64]
+) -> NGramTable:
+    return NGramTable(words, np.maximum(log10_prob * LN10, NEVER), np.maximum(log10_backoff * LN10, NEVER))
+
+
+def _parse_block(lines: list[str], order: int, highest: bool, symbols: dict[str, int]) -> NGramTable | None:
+    """All entries of lines that are alike and right; None if any is not."""
+    fields = "".join(lines).split()
+    width, odd = divmod(len(fields), len(lines))
+    if odd or width not in (order + 1, order + 2):
+        return None
+    count = len(lines)
+    try:
+        log_prob = np.fromiter(map(float, fields[0::width]), np.float64, count)
+        backoff = np.zeros(count)
+        if width == order + 2 and not highest:
+            backoff = np.fromiter(map(float, fields[order + 1 :: width]), np.float64, count)
+        words = np.empty((count, order), dtype=np.int64)
+        for j in range(order):
+            words[:, j] = np.fromiter(map(symbols.__getitem__, fields[j + 1 :: width]), np.int64, count)
+    except (KeyError, ValueError):
+        return None
+    if np.isnan(log_prob).any() or np.isnan(backoff).any() or (log_prob > 1e-6).any():
+        return None
+    return _natural(words, log_prob, backoff)
 
 
 def write_arpa(path: str | os.PathLike[str], arpa: Arpa, tokens: Tokens, units: Units = "ids") -> None:
@@ -256,8 +304,7 @@ def write_arpa(path: str | os.PathLike[str], arpa: Arpa, tokens: Tokens, units: 
     with _open_text(partial, "wt", path.suffix == ".gz") as stream:
         stream.write(f"# units={units} vocabulary={arpa.size}\n\\data\\\n")
         stream.writelines(
-            f"ngram {k}={len(t) + (1 if k == 1 and not arpa.missing else 0)}\n"
-            for k, t in enumerate(arpa.tables, 1)
+            f"ngram {k}={len(t) + (1 if k == 1 and not arpa.missing else 0)}\n" for k, t in enumerate(arpa.tables, 1)
         )
         for order, table in enumerate(arpa.tables, 1):
             stream.write(f"\n\\{order}-grams:\n")
