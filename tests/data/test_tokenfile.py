@@ -64,3 +64,17 @@ def test_errors(tmp_path):
     with pytest.raises(BadInputError, match="end of sentence"):
         write_tokens(tmp_path / "u.tok", [[1]], Tokens(("a", "b")))
     assert not (tmp_path / "u.tok").exists()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 250), cut=st.integers(0, 40), put=st.binary(max_size=6))
+def test_fuzz_any_damage_is_read_or_named(tmp_path, at, cut, put):
+    write_tokens(tmp_path / "f.tok", [[1, 2], [3]], inventory(5))
+    data = (tmp_path / "f.tok").read_bytes()
+    (tmp_path / "f.tok").write_bytes(data[:at] + put + data[at + cut :])
+    try:
+        file = TokenFile(tmp_path / "f.tok")
+    except CheckpointError as error:
+        assert "f.tok" in str(error)
+    else:
+        assert len(file) == len(file.ids)

@@ -23,9 +23,7 @@ TOKENS = Tokens(PIECES, sos=0, eos=0, unk=1)
 WORDS = list(PIECES[2:])
 
 
-def make(
-    path: Path, order: int = 3, seed: int = 0, spare: bool = True
-) -> tuple[NGramScorer, DictionaryModel]:
+def make(path: Path, order: int = 3, seed: int = 0, spare: bool = True) -> tuple[NGramScorer, DictionaryModel]:
     write_random_arpa(path, WORDS, order, seed, spare=spare)
     return NGramScorer.from_arpa(path, TOKENS, dtype=torch.float64), DictionaryModel(path)
 
@@ -42,9 +40,7 @@ def expected_row(model: DictionaryModel, history: list[int]) -> list[float]:
 @given(
     order=st.integers(1, 5),
     seed=st.integers(0, 10_000),
-    histories=st.lists(
-        st.lists(st.integers(1, len(PIECES) - 1), min_size=6, max_size=6), min_size=1, max_size=5
-    ),
+    histories=st.lists(st.lists(st.integers(1, len(PIECES) - 1), min_size=6, max_size=6), min_size=1, max_size=5),
 )
 def test_rows_equal_the_dictionary_and_sum_to_one(tmp_path, order, seed, histories):
     scorer, model = make(tmp_path / "m.arpa", order, seed)
@@ -53,9 +49,7 @@ def test_rows_equal_the_dictionary_and_sum_to_one(tmp_path, order, seed, histori
         for row, history in zip(rows, histories, strict=True):
             want = torch.tensor(expected_row(model, history[:step]), dtype=torch.float64)
             torch.testing.assert_close(row, want, rtol=0, atol=1e-9)
-        torch.testing.assert_close(
-            rows.exp().sum(1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-9
-        )
+        torch.testing.assert_close(rows.exp().sum(1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-9)
         torch.testing.assert_close(scorer.finish(rows), rows[:, 0])
         if step < 6:
             rows, state = scorer.score(torch.tensor([h[step] for h in histories]), state)
@@ -99,9 +93,7 @@ def test_without_an_end_nothing_is_scored_for_it(tmp_path):
 
 def test_a_start_symbol_of_its_own_is_never_predicted(tmp_path):
     write_random_arpa(tmp_path / "m.arpa", WORDS, 2, 1)
-    scorer = NGramScorer.from_arpa(
-        tmp_path / "m.arpa", Tokens((*PIECES, "<sos>"), sos=len(PIECES), eos=0, unk=1)
-    )
+    scorer = NGramScorer.from_arpa(tmp_path / "m.arpa", Tokens((*PIECES, "<sos>"), sos=len(PIECES), eos=0, unk=1))
     assert scorer.start(1)[0][0, -1] < -100
 
 
@@ -158,6 +150,19 @@ def test_damaged_files_are_named_errors(tmp_path, text, message):
         NGramScorer.from_arpa(tmp_path / "bad.arpa", TOKENS)
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, len(GOOD.encode()) - 1), cut=st.integers(0, 12), put=st.binary(max_size=6))
+def test_fuzz_any_damage_is_read_or_named(tmp_path, at, cut, put):
+    data = GOOD.encode()
+    (tmp_path / "f.arpa").write_bytes(data[:at] + put + data[at + cut :])
+    try:
+        rows, _ = NGramScorer.from_arpa(tmp_path / "f.arpa", TOKENS).start(1)
+    except BadInputError as error:
+        assert "f.arpa" in str(error) or "symbols" in str(error) or "start" in str(error)
+    else:
+        assert rows.shape == (1, len(TOKENS)) and not rows.isnan().any()
+
+
 def test_good_file_with_crlf_reads(tmp_path):
     (tmp_path / "crlf.arpa").write_bytes(GOOD.replace("\n", "\r\n").encode())
     assert NGramScorer.from_arpa(tmp_path / "crlf.arpa", TOKENS).order == 2
@@ -190,9 +195,7 @@ def test_other_bad_input(tmp_path):
 
 
 def test_contexts_that_pruning_removed_are_an_error_and_missing_suffixes_are_not(tmp_path):
-    text = GOOD.replace("ngram 2=1", "ngram 2=1\nngram 3=1").replace(
-        "\\end\\", "\\3-grams:\n-0.2\t▁a ▁a ▁a\n\n\\end\\"
-    )
+    text = GOOD.replace("ngram 2=1", "ngram 2=1\nngram 3=1").replace("\\end\\", "\\3-grams:\n-0.2\t▁a ▁a ▁a\n\n\\end\\")
     (tmp_path / "m.arpa").write_text(text, encoding="utf-8")
     with pytest.raises(BadInputError, match="lower order lacks"):
         build_automaton(read_arpa(tmp_path / "m.arpa", TOKENS))

@@ -63,7 +63,7 @@ class KenLMScorer:
             raise BadInputError(f"{path} is not a model that KenLM reads: {error}") from error
         self._new_state = kenlm.State
         self.tokens = lm_tokens(tokens)
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype = torch.empty(0, device=device).device, dtype
         self.order: int = self._model.order
         self._kept_rows = kept_rows
         self._rows: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()

@@ -174,7 +174,7 @@ class NGramScorer:
             dtype: Number format of rows.
         """
         self.tokens = lm_tokens(tokens)
-        self.device = torch.device(device)
+        self.device = torch.empty(0, device=device).device  # "cuda" with its index, as tensors say it
         self.dtype = dtype
         self.automaton = automaton
         self.order = automaton.order
