@@ -14,7 +14,7 @@ import pytest
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
 from ilme.results import Reference, Results, System, merge_results
-from ilme.tables import comparison_table, main_table, render
+from ilme.tables import comparison_table, main_table, recall_table, render
 
 
 def example(seed: int = 0, utterances: int = 40) -> Results:
@@ -127,6 +127,27 @@ def test_tables_agree_in_every_style() -> None:
     assert pairs.rows[1][:2] == ("rnnt ILME", "rnnt BS") and pairs.rows[1][2].startswith("−")
     with pytest.raises(BadInputError, match="no table style"):
         render(table, "word")  # type: ignore[arg-type]
+
+
+def test_recall_of_rare_and_domain_words(tmp_path: Path) -> None:
+    results = example()
+    source, target = tmp_path / "source.txt", tmp_path / "target.txt"
+    source.write_text("\n".join(["w1 w2 w3 w4"] * 20 + ["w5"]))
+    target.write_text("\n".join(["w1 w40 w41"] * 5))
+    table = recall_table(results, source, target)
+    assert table.columns[:2] == ("Words", "Count") and table.columns[2:] == tuple(s.name for s in results.systems)
+    assert sum(int(row[1]) for row in table.rows[:-1]) == 480  # every reference word is in one group
+    words = [w for r in results.references.values() for w in r.text.split()]
+    assert table.rows[-1][1] == str(sum(w in ("w40", "w41") for w in words))
+    assert float(table.rows[0][4]) > float(table.rows[0][2])  # ILME has more of the unseen words right than BS
+    assert "never in the source" in render(table, "terminal")
+
+
+def test_groups_are_in_the_file() -> None:
+    data = example().to_json()
+    groups = data["groups"]["rnnt BS"]
+    assert len(groups["by_speaker"]) == 8 and list(groups["by_length"]) == ["11–20"]
+    assert sum(g["words"] for g in groups["by_speaker"].values()) == data["results"][0]["words"]
 
 
 def test_latex_escapes() -> None:

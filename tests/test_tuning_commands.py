@@ -64,6 +64,7 @@ def evaluated(folder: Path, method: str, model: str = "rnnt") -> Path:
     arguments = [
         "evaluate", str(folder / model), str(folder / "test.jsonl"), str(out), "--weights",
         str(tuned(folder, method, model)), "--lm", str(folder / "lm"), "--label", model, "--details", "2",
+        "--search_errors", "4",
         "--attention.max_length", "6",
     ]  # fmt: skip
     assert main(arguments) == 0
@@ -81,9 +82,11 @@ def test_tune_writes_weights_that_evaluate_uses(folder: Path, model: str, capsys
     assert system.dev_wer == pytest.approx(tuning.dev.rate, abs=1e-3) and system.parameters > 1000
     assert set(system.hypotheses) == {f"test{k}" for k in range(6)}
     assert system.oracle_wer is not None and system.oracle_wer <= results.measurements[system.name].rate
+    assert system.search_errors is not None and sum(system.search_errors.values()) == 4
     for told in system.details.values():
         assert told["choices"][0]["labels"][0] == "chosen"
-    assert "Test WER" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Test WER" in printed and "lost by the scores" in printed
 
 
 def test_looks_at_the_test_set_are_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +116,10 @@ def test_compare_and_report(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["report", *parts, "--out", str(folder / "report.html"), "--title", "Tiny"]) == 0
     page = (folder / "report.html").read_text()
     assert "<title>Tiny</title>" in page and "data:audio/ogg" in page
+    source = folder / "source.txt"
+    source.write_text("the sea\n" * 20)
+    assert main(["compare", *parts, "--source", str(source), "--target", str(source)]) == 0
+    assert "never in the source" in capsys.readouterr().out
     assert main(["compare", parts[0], parts[0]]) == 1
     assert "two systems are called" in capsys.readouterr().err
 

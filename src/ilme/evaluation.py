@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ilme.analysis import oracle
-from ilme.contributions import explain
+from ilme.analysis import oracle, search_errors
+from ilme.contributions import explain, forced
 from ilme.decoding import DecodingOptions, Processes, SearchDecoder
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
@@ -40,6 +40,7 @@ class Plan:
         normaliser: Of the texts.
         tuning: Where the weights come from; None fuses nothing.
         details: How many utterances to explain label by label.
+        search_errors: How many utterances to split into search errors and model errors, by scoring the reference.
     """
 
     label: str
@@ -48,6 +49,7 @@ class Plan:
     normaliser: NormaliserName
     tuning: TuningResult | None = None
     details: int = 12
+    search_errors: int = 0
 
     @property
     def weights(self) -> FusionWeights:
@@ -151,7 +153,30 @@ def evaluate_system(
         oracle_wer=round(oracle(lists, references, normaliser_name=plan.normaliser).rate, 4),
         details=_details(plan, recogniser, lists, utterances) if decoder.processes.rank == 0 else {},
         tuning=plan.tuning,
+        search_errors=_search_errors(plan, recogniser, lists, utterances) if decoder.processes.rank == 0 else None,
     )
+
+
+def _search_errors(
+    plan: Plan, recogniser: Recogniser, lists: Mapping[str, NBest], utterances: Sequence[Utterance]
+) -> dict[str, int] | None:
+    """The first utterances of the plan: right, lost by the search, or lost by the scores themselves.
+
+    The transcript is scored by force, as the tokenizer writes it; where it scores better than what the search found,
+    the search missed it.
+    """
+    chosen = utterances[: plan.search_errors]
+    if not chosen:
+        return None
+    known: dict[str, NBest] = {}
+    normalise = normaliser(plan.normaliser)
+    for u in chosen:
+        if normalise(lists[u.id][0].text) != normalise(u.text):
+            encoded = recogniser.encode([u.samples(recogniser.rate)])
+            known[u.id] = [forced(recogniser, encoded, recogniser.tokenizer.encode(u.text))]
+    references = {u.id: u.text for u in chosen}
+    found = search_errors(lists, known, references, plan.weights, normaliser_name=plan.normaliser)
+    return {"right": found.right, "search": found.search, "model": found.model}
 
 
 def _details(

@@ -59,6 +59,7 @@ class System:
         details: For some utterances, the hypotheses that competed with their scores label by label
             (see `ilme.contributions`).
         tuning: How the weights were found.
+        search_errors: Of some utterances: {"right", "search", "model"} (see `ilme.analysis.search_errors`).
     """
 
     model: str
@@ -72,6 +73,7 @@ class System:
     oracle_wer: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     tuning: TuningResult | None = None
+    search_errors: Mapping[str, int] | None = None
 
     @property
     def name(self) -> str:
@@ -147,6 +149,7 @@ class Results:
             "audio_seconds": round(self.audio_seconds, 3),
             "results": [self._row(s) for s in self.systems],
             "comparisons": [asdict(c) for c in self.comparisons],
+            "groups": {name: _groups(m) for name, m in self.measurements.items()},
             "references": {i: asdict(r) for i, r in self.references.items()},
             "hypotheses": {s.name: dict(s.hypotheses) for s in self.systems},
             "details": {s.name: dict(s.details) for s in self.systems if s.details},
@@ -172,6 +175,7 @@ class Results:
             "deletions": total.deletions,
             "insertions": total.insertions,
             "oracle_wer": system.oracle_wer,
+            "search_errors": None if system.search_errors is None else dict(system.search_errors),
             "parameters": system.parameters,
             "beam": system.beam,
             "seconds": system.seconds,
@@ -217,6 +221,14 @@ class Results:
         return cls.from_json(data, str(path))
 
 
+def _groups(measured: Measurement) -> dict[str, dict[str, dict[str, float]]]:
+    """WER by speaker and by length, for readers of the file; it is counted anew when the file is loaded."""
+    return {
+        kind: {name: {"words": c.words, "errors": c.errors} for name, c in groups.items()}
+        for kind, groups in (("by_speaker", measured.by_speaker()), ("by_length", measured.by_length()))
+    }
+
+
 def _system(row: Mapping[str, Any], data: Mapping[str, Any]) -> System:
     name = f"{row['model']} {row['method']}"
     tuning = data.get("tuning", {}).get(name)
@@ -230,6 +242,7 @@ def _system(row: Mapping[str, Any], data: Mapping[str, Any]) -> System:
         seconds=row["seconds"],
         beam=row["beam"],
         oracle_wer=row["oracle_wer"],
+        search_errors=row.get("search_errors"),
         details=data.get("details", {}).get(name, {}),
         tuning=None if tuning is None else TuningResult.from_json(tuning),
     )

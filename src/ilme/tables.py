@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ilme.analysis import by_frequency, domain_words, word_recall
 from ilme.errors import BadInputError
+from ilme.metrics import normaliser
 from ilme.results import Results, System
 
-__all__ = ["Style", "Table", "comparison_table", "main_table", "render"]
+__all__ = ["Style", "Table", "comparison_table", "main_table", "recall_table", "render"]
 
 Style = Literal["terminal", "markdown", "latex", "csv", "json"]
 
@@ -100,6 +104,32 @@ def comparison_table(results: Results) -> Table:
     )
     note = "Negative: the system makes fewer errors than the one it is set against."
     return Table("Paired comparisons", columns, rows, note=note)
+
+
+def recall_table(results: Results, source: Path, target: Path | None = None) -> Table:
+    """Words right, in per cent, by how often the source text has them; and the words that mark the target text."""
+    normalise = normaliser(results.normaliser)
+    with source.open(encoding="utf-8-sig", errors="replace") as lines:
+        source_lines = [normalise(line) for line in lines]
+    counts = Counter(word for line in source_lines for word in line.split())
+    measured = [results.measurements[s.name] for s in results.systems]
+    groups = [by_frequency(m, counts) for m in measured]
+    rows = [
+        (
+            f"{per_system[0].name} times in the source" if k else "never in the source",
+            str(per_system[0].words),
+            *(f"{g.recall:.1f}" if g.words else "–" for g in per_system),
+        )
+        for k, per_system in enumerate(zip(*groups, strict=True))
+    ]
+    if target is not None:
+        with target.open(encoding="utf-8-sig", errors="replace") as lines:
+            special = domain_words((normalise(line) for line in lines), source_lines)
+        found = [word_recall(m, dict.fromkeys(special, "domain")).get("domain") for m in measured]
+        size = str(found[0].words) if found[0] else "0"
+        rows.append(("words of the target domain", size, *(f"{g.recall:.1f}" if g else "–" for g in found)))
+    columns = ("Words", "Count", *(s.name for s in results.systems))
+    return Table("Words right (%)", columns, tuple(rows))
 
 
 def p_value(p: float) -> str:

@@ -74,7 +74,7 @@ class TuningOptions:
     penalty: float = 0.0
     smoothing: float = 0.01
     step: float = 0.4
-    restarts: int = 8
+    restarts: int = 4
     length_exponent: float = 0.0
     replicates: int = 50
     grid: int = 21
@@ -134,18 +134,14 @@ def tune(
             on_step(steps[-1])
         tried = [as_vector(s.weights) for s in steps]
         near = _neighbourhood(space, tried, options.step)
-        vector = search_weights(
+        found = search_weights(
             lists, near, objective=objective, starts=tried, restarts=options.restarts, seed=options.seed
         ).vector
+        vector = _beyond(found, tried[0], near) if len(steps) == 1 and options.max_decodes > 2 else found
         confirmed = [t for t, s in zip(tried, steps, strict=True) if s.beam == options.beam]
         if any(np.abs(vector - t).max() < 1e-6 for t in confirmed):
             break
-        if (
-            added == 0
-            and steps[-1].beam == options.beam
-            and len(steps) > 1
-            and _no_gain(steps, lists, vector)
-        ):
+        if added == 0 and steps[-1].beam == options.beam and len(steps) > 1 and _no_gain(steps, lists, vector):
             break
     if lists is None:
         raise BadInputError("max_decodes must be at least 1")
@@ -243,6 +239,15 @@ def _neighbourhood(space: WeightSpace, tried: list[Array], step: float) -> Weigh
     high = np.minimum(space.high, points.max(axis=0) + step)
     ranges = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     return WeightSpace(lm=ranges[0], subtracted=ranges[1], length=ranges[2])
+
+
+def _beyond(found: Array, first: Array, near: WeightSpace) -> Array:
+    """Twice as far from the first decode as the lists' optimum.
+
+    The lists of a decode without fusion lack the hypotheses that fusion would have found, so their optimum falls short
+    of the true one. A decode beyond it brings them, and the optimum is bracketed from both sides.
+    """
+    return np.asarray(np.clip(first + 2 * (found - first), near.low, near.high))
 
 
 def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array) -> bool:

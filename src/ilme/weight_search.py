@@ -20,6 +20,7 @@ __all__ = ["Method", "Objective", "Optimum", "WeightSpace", "search_weights"]
 
 Method = Literal["BS", "SF", "DR", "LODR", "ILME"]
 _MAX_ROUNDS = 30
+_SCREENED = 16  # points drawn for each restart
 _INSIDE = 0.005  # how far inside an interval of equal error a weight is put, so that rounding cannot leave it
 
 
@@ -41,9 +42,7 @@ class WeightSpace:
         for name in ("lm", "subtracted", "length"):
             low, high = getattr(self, name)
             if not (np.isfinite([low, high]).all() and low <= high):
-                raise BadInputError(
-                    f"the range of {name} must be (low, high) with low ≤ high, got {(low, high)}"
-                )
+                raise BadInputError(f"the range of {name} must be (low, high) with low ≤ high, got {(low, high)}")
             if low < 0 and name != "length":
                 raise BadInputError(f"the range of {name} starts at {low}: weights are never negative")
 
@@ -183,9 +182,7 @@ class _Search:
         low, high = -np.inf, np.inf
         for k in range(3):
             if abs(direction[k]) > 1e-12:
-                ends = sorted(
-                    ((self.low[k] - origin[k]) / direction[k], (self.high[k] - origin[k]) / direction[k])
-                )
+                ends = sorted(((self.low[k] - origin[k]) / direction[k], (self.high[k] - origin[k]) / direction[k]))
                 low, high = max(low, ends[0]), min(high, ends[1])
         return float(low), float(high)
 
@@ -196,13 +193,13 @@ def search_weights(
     *,
     objective: Objective = PLAIN,
     starts: Iterable[Array] = (),
-    restarts: int = 8,
+    restarts: int = 4,
     seed: int = 0,
     copies: Array | None = None,
 ) -> Optimum:
     """The weights in `space` with the smallest objective on `lists`; ties break toward smaller weights.
 
-    Descends from the smallest weights of the space, from every given start, and from `restarts` drawn points,
+    Descends from the smallest weights of the space, from every given start, and from the best of many drawn points,
     along the axes, the diagonals of λ_T and μ, and drawn directions. The seed decides all draws.
 
     Args:
@@ -210,7 +207,7 @@ def search_weights(
         space: Where to search.
         objective: Penalty and smoothing.
         starts: Points (λ_T, μ, β) to descend from as well.
-        restarts: How many drawn points to descend from.
+        restarts: How many drawn points to descend from, the best of 16 times as many.
         seed: Of the draws.
         copies: (U,) how often each utterance counts; once if not given.
     """
@@ -223,5 +220,6 @@ def search_weights(
     drawn = [generator.normal(size=3) * free for _ in range(3)]
     directions = [*search.axes, *(d for d in (*diagonals, *drawn) if np.abs(d).sum() > 0)]
     points = [space.smallest, *(np.clip(s, space.low, space.high) for s in starts)]
-    points += [space.low + generator.random(3) * (space.high - space.low) for _ in range(restarts)]
+    drawn_points = [space.low + generator.random(3) * (space.high - space.low) for _ in range(_SCREENED * restarts)]
+    points += sorted(drawn_points, key=lambda p: lists.error_at(p, copies))[:restarts]
     return min((search.descend(p, directions) for p in points), key=lambda o: (o.key, tuple(o.vector)))

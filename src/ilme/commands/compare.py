@@ -8,7 +8,13 @@ from ilme.tables import Style
 
 
 def compare(
-    results: list[Path], out: Path | None = None, name: str = "", style: Style = "terminal", words: int = 8
+    results: list[Path],
+    out: Path | None = None,
+    name: str = "",
+    style: Style = "terminal",
+    words: int = 8,
+    source: Path | None = None,
+    target: Path | None = None,
 ) -> None:
     """Put systems side by side: WER with intervals, every pair tested, words fixed and broken.
 
@@ -18,10 +24,12 @@ def compare(
         name: Name of the test set in tables.
         style: terminal, markdown, latex, csv or json.
         words: How many words fixed and broken to list for each pair; 0 lists none.
+        source: Text of the source domain, one sentence a line: recall of words by how often it has them.
+        target: Text of the target domain: with a source, recall of the words that mark the target.
     """
     from ilme.analysis import word_changes
     from ilme.results import Results, merge_results
-    from ilme.tables import comparison_table, main_table, render
+    from ilme.tables import comparison_table, main_table, recall_table, render
 
     merged = merge_results([Results.load(path) for path in results], name)
     if out is not None:
@@ -29,6 +37,8 @@ def compare(
     print(render(main_table(merged), style))
     if merged.comparisons:
         print(render(comparison_table(merged), style))
+    if source is not None:
+        print(render(recall_table(merged, source, target), style))
     if not words or style in ("csv", "json", "latex"):
         return
     for pair in merged.comparisons:

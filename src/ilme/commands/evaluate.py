@@ -26,6 +26,7 @@ def evaluate(
     beam: int = 25,
     normaliser: NormaliserName = "none",
     details: int = 12,
+    search_errors: int = 0,
     split: str = "",
     limit: int = 0,
     device: str = "cpu",
@@ -55,6 +56,7 @@ def evaluate(
         beam: Of the search, where no weights are given.
         normaliser: Of the texts, where no weights are given.
         details: Explain the choice in so many utterances, label by label.
+        search_errors: Say of so many utterances whether the search or the scores lost them; scores each transcript.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
@@ -89,6 +91,7 @@ def evaluate(
         normaliser=tuning.normaliser if tuning else normaliser,
         tuning=tuning,
         details=details,
+        search_errors=search_errors,
     )
     if hypotheses is not None:
         system = measured_system(plan, hypotheses)
@@ -101,6 +104,11 @@ def evaluate(
     results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))
     results.save(out / "results.json")
     print(render(main_table(results), style))
+    if system.oracle_wer is not None:
+        print(f"Best hypothesis of every n-best list: {system.oracle_wer:.2f} WER")
+    if system.search_errors is not None:
+        found = system.search_errors
+        print(f"{found['right']} right, {found['search']} lost by the search, {found['model']} lost by the scores")
     looks = record_look(ledger or out.parent / "test-looks.json", results)
     if looks:
         print(f"This test set has been decoded with tuned weights {looks} time{'s' if looks > 1 else ''}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,12 @@ __all__ = ["say", "steps_table", "utterance_progress"]
 
 @contextmanager
 def utterance_progress(visible: bool = True) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr that counts utterances; one bar per decode."""
-    if not visible or not sys.stderr.isatty():
+    """A bar on stderr that counts utterances, one per decode; without a terminal, a line now and then."""
+    if not visible:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines()
         return
     from rich.console import Console
     from rich.progress import (
@@ -44,6 +48,20 @@ def utterance_progress(visible: bool = True) -> Iterator[Callable[[int, int], No
             bar.update(tasks[-1], completed=done, total=total)
 
         yield update
+
+
+def _lines(every: float = 30.0) -> Callable[[int, int], None]:
+    """A plain line at most every so many seconds, and at the end of each decode."""
+    began = last = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= every or done == total:
+            last = now
+            print(f"decoded {done}/{total} utterances, {now - began:.0f} s", file=sys.stderr, flush=True)
+
+    return update
 
 
 def say(thing: Any) -> None:
