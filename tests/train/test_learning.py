@@ -15,11 +15,11 @@ from ilme.search.transducer import TransducerOptions, TransducerSearch
 from .tiny import make_trainer, utterances
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("rnnt", 160), ("aed", 130)])
+@pytest.mark.parametrize(("kind", "steps"), [("rnnt", 250), ("aed", 200)])
 def test_learns_every_utterance(tmp_path: Path, kind: str, steps: int) -> None:
     trainer = make_trainer(tmp_path, kind, budget=400, steps=steps, evaluate_every=steps, save_every=steps, average=0.9)
     progress = trainer.run()
-    assert progress.best is not None and progress.best < 0.3
+    assert progress.best is not None and progress.best < 0.15
     model = load_model(tmp_path, kind).model  # what was exported is what was learnt, average and all
     features, labels = utterances()
     x, sizes = torch.nn.utils.rnn.pad_sequence(features, batch_first=True), torch.tensor([len(f) for f in features])
@@ -33,7 +33,7 @@ def test_learns_every_utterance(tmp_path: Path, kind: str, steps: int) -> None:
 
 
 def test_language_model_reaches_the_entropy_of_its_text(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, "lm", steps=250, evaluate_every=250, save_every=250)
+    trainer = make_trainer(tmp_path, "lm", steps=400, evaluate_every=400, save_every=400)
     progress = trainer.run()
     _, labels = utterances()
     units = sum(len(y) + 1 for y in labels)

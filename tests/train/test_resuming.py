@@ -92,6 +92,7 @@ def test_sigterm_saves_exits_0_and_resumes_to_the_same_weights(tmp_path: Path, u
 def test_two_processes_make_the_loss_curve_of_one(tmp_path: Path) -> None:
     words = ["steps=12", "log_every=1", "save_every=12", "budget=60"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # gloo, on any machine
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run(
         [*launch, str(SCRIPT), str(tmp_path / "two"), *words],
