@@ -1,0 +1,49 @@
+"""A command that starts itself again under torchrun."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ilme.commands.workers import share_among
+from ilme.errors import BadInputError
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 3 if "fail" in command else 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.delenv("RANK", raising=False)
+    return commands
+
+
+def test_starts_itself_under_torchrun(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ilme", "tune", "a", "--workers", "3"])
+    assert share_among(3) is True
+    (command,) = started
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert "--nproc-per-node=3" in command and command[-6:] == ["-m", "ilme.cli", "tune", "a", "--workers", "3"]
+
+
+def test_does_the_work_itself_when_alone_or_already_a_worker(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert share_among(1) is False
+    monkeypatch.setenv("RANK", "0")
+    assert share_among(3) is False
+    assert not started
+
+
+def test_a_failed_worker_is_told(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ilme", "tune", "fail"])
+    with pytest.raises(BadInputError, match="status 3"):
+        share_among(2)
+    with pytest.raises(BadInputError, match="at least 1"):
+        share_among(0)
