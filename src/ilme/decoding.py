@@ -114,6 +114,15 @@ class SearchDecoder:
             if scorer is not None
         }
 
+    def reuse(self, other: SearchDecoder) -> SearchDecoder:
+        """Takes over the encoder outputs of a decoder of the same model over the same batches; returns itself."""
+        if [[u.id for u in b] for b in other.batches] != [[u.id for u in b] for b in self.batches]:
+            raise BadInputError(
+                "encoder outputs can be shared only between decoders of the same utterances and batches"
+            )
+        self._encoded = other._encoded
+        return self
+
     def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
         """The n-best list of every utterance with every component score; continues what was begun before."""
         lists = self.share(weights, beam)
