@@ -26,6 +26,7 @@ __all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache"]
 
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
+SHORTEST, LONGEST, FREE_LABELS = 0.6, 1.5, 4  # see `alike_in_length`
 # Length normalisation as in openai-whisper; nothing is said more than four times in a row.
 SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448)
 
@@ -91,4 +92,18 @@ class AdaptedRecogniser(Recogniser):
         options = replace(self.options, beam=beam, nbest=min(self.options.nbest, beam))
         search = AttentionSearch(self.model, Fusion(self.lm, self.subtracted, weights), options)
         lists = search(self.model.memory(encoded["hidden"], encoded["mask"]), encoded["limits"])
+        lists = [alike_in_length(nbest, self.length_exponent) for nbest in lists]
         return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]
+
+
+def alike_in_length(nbest: NBest, exponent: float) -> NBest:
+    """Leaves out hypotheses that drop or invent whole stretches of speech.
+
+    The measure is the hypothesis that the model itself, without any LM, likes best: what stays has between 0.6 and 1.5
+    times its labels, give or take four. A search without LM is not changed: its best hypothesis is that measure.
+    """
+    if not nbest:
+        return nbest
+    own = max(nbest, key=lambda h: h.scores.asr / (len(h.tokens) + 1) ** exponent)
+    low, high = SHORTEST * len(own.tokens) - FREE_LABELS, LONGEST * len(own.tokens) + FREE_LABELS
+    return [h for h in nbest if low <= len(h.tokens) <= high]
