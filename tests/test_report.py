@@ -201,3 +201,19 @@ def test_fits_a_phone_in_the_dark(files: tuple[Path, list[Path], Path], tmp_path
         phone.picture(tmp_path / "phone.png", whole=False)
         assert (tmp_path / "phone.png").stat().st_size > 10_000
         assert phone.problems == []
+
+
+@needs_chromium
+def test_a_bare_result_is_shown_without_empty_sections(files: tuple[Path, list[Path], Path], tmp_path: Path) -> None:
+    results = Results.load(files[0])
+    references = {i: replace(r, speaker="", seconds=0.0, audio="") for i, r in results.references.items()}
+    system = replace(results.systems[0], tuning=None, details={}, parameters=0, dev_wer=None)
+    out = tmp_path / "bare.html"
+    out.write_text(build_report([replace(results, references=references, systems=(system,))]))
+    with Page() as browser:
+        browser.open(out)
+        hidden = browser.run('[...document.querySelectorAll("section[hidden]")].map((s) => s.id)')
+        assert sorted(hidden) == ["balance", "curves", "weights", "why"]
+        assert browser.run('document.querySelectorAll("[data-figure=bars] .bar").length') == 1
+        assert browser.run('document.querySelectorAll("#cards .card").length') == 8
+        assert browser.problems == []

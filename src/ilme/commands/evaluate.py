@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ilme.decoding import DecodingOptions
 from ilme.metrics import NormaliserName
+from ilme.results import Results
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tables import Style
@@ -74,10 +75,7 @@ def evaluate(
         return
     from ilme.decoding import Processes
     from ilme.evaluation import Plan, decode_system, measured_system
-    from ilme.ledger import record_look
     from ilme.loading import Parts
-    from ilme.results import Results
-    from ilme.tables import main_table, render
     from ilme.tuning_result import TuningResult
     from ilme.utterances import read_utterances, references_of
 
@@ -96,19 +94,26 @@ def evaluate(
     if hypotheses is not None:
         system = measured_system(plan, hypotheses)
     else:
-        fused = tuning is not None and tuning.weights.subtracted
-        parts = Parts(model, lm, subtracted if fused else "", device)
+        parts = Parts(model, lm, subtracted if plan.weights.subtracted else "", device)
         system = decode_system(plan, parts, utterances, out / "decode", decoding, transducer, attention, processes)
-    if processes.rank:
-        return
-    results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))
-    results.save(out / "results.json")
+    if processes.rank == 0:
+        results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))
+        results.save(out / "results.json")
+        _tell(results, ledger or out.parent / "test-looks.json", style)
+
+
+def _tell(results: Results, ledger: Path, style: Style) -> None:
+    """Prints what was measured, and counts the look."""
+    from ilme.ledger import record_look
+    from ilme.tables import main_table, render
+
+    (system,) = results.systems
     print(render(main_table(results), style))
     if system.oracle_wer is not None:
         print(f"Best hypothesis of every n-best list: {system.oracle_wer:.2f} WER")
     if system.search_errors is not None:
         found = system.search_errors
         print(f"{found['right']} right, {found['search']} lost by the search, {found['model']} lost by the scores")
-    looks = record_look(ledger or out.parent / "test-looks.json", results)
+    looks = record_look(ledger, results)
     if looks:
         print(f"This test set has been decoded with tuned weights {looks} time{'s' if looks > 1 else ''}.")

@@ -75,7 +75,8 @@ def steps_table(result: TuningResult) -> Any:
     from rich import box
     from rich.table import Table
 
-    title = f"{result.method}: dev WER {result.dev.rate:.2f} after {result.decodes} decodes, {result.seconds:.0f} s"
+    decodes = f"{result.decodes} decode{'s' if result.decodes > 1 else ''}"
+    title = f"{result.method}: dev WER {result.dev.rate:.2f} after {decodes}, {result.seconds:.0f} s"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption=_stability_line(result))
     for name in ("decode", "λ_T", "μ", "β", "WER in the search", "WER of the lists", "new hypotheses"):
         table.add_column(name, justify="right")
