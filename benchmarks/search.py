@@ -301,6 +301,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=2, help="runs of each row of batch 1; the least CPU time counts")
     parser.add_argument("--peer-repeats", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="batch 1 and beam 25 only")
+    parser.add_argument("--commit", help="what is measured, where the folder is no git checkout")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")
     parser.add_argument("--probe-memory", metavar="FILE,FRAMES,BEAM", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -312,7 +313,11 @@ def main() -> None:
     if options.probe_memory:
         path, frames, beam = options.probe_memory.split(",")
         return probe_memory(Path(path), int(frames), int(beam))
-    report: dict[str, object] = {"machine": machine(), "commit": commit(), "command": " ".join(sys.argv)}
+    report: dict[str, object] = {
+        "machine": machine(),
+        "commit": options.commit or commit(),
+        "command": " ".join(sys.argv),
+    }
     work = workload.build()
     if options.device == "cuda":
         report["machine"] = {**machine(), "gpu": torch.cuda.get_device_name()}
