@@ -1,0 +1,62 @@
+"""What the transducer search leaves out to be fast must not change what it finds."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ilme.fusion import Fusion, FusionWeights
+from ilme.ilm.transducer import TransducerInternalLM
+from ilme.packed import pack
+from ilme.search.transducer import TransducerOptions, TransducerSearch, TransducerStream
+from tests.search.test_transducer import acoustics, language_model, transducer
+
+cases = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 10_000),
+        "beam": st.integers(1, 6),
+        "weights": st.sampled_from([(0, 0, 0), (0.4, 0, 0), (0.4, 0.3, 0), (0.3, 0.6, 0.5), (0, 0.5, -0.2)]),
+        "blank_aware": st.booleans(),
+    }
+)
+
+
+def everything(self, beam, rows, logp, floor):
+    return rows, logp
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases)
+def test_the_bound_before_the_lm_changes_nothing(case):
+    model, lm = transducer(case["seed"], units=6), language_model(case["seed"], units=6)
+    fusion = Fusion(lm, TransducerInternalLM(model), FusionWeights(*map(float, case["weights"])))
+    search = TransducerSearch(model, fusion, TransducerOptions(beam=case["beam"], blank_aware=case["blank_aware"]))
+    f, lengths = acoustics(case["seed"], 9, batch=2), torch.tensor([9, 6])
+    found = search(f, lengths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransducerStream, "_promising", everything)
+        without_bound = search(f, lengths)
+    for ours, theirs in zip(found, without_bound, strict=True):
+        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packed_networks_find_what_unpacked_ones_find(seed):
+    model = transducer(seed, units=6, dtype=torch.float32)
+    lm = language_model(seed, units=6, dtype=torch.float32)
+    f, lengths = acoustics(seed, 12, batch=2, dtype=torch.float32), torch.tensor([12, 7])
+
+    def decode(model, lm):
+        fusion = Fusion(lm, TransducerInternalLM(model), FusionWeights(0.4, 0.2))
+        return TransducerSearch(model, fusion, TransducerOptions(beam=8))(f, lengths)
+
+    plain = decode(model, lm)
+    packed = decode(pack(copy.deepcopy(model)), pack(copy.deepcopy(lm)))
+    for ours, theirs in zip(packed, plain, strict=True):
+        assert ours[0].tokens == theirs[0].tokens
+        assert ours[0].score == pytest.approx(theirs[0].score, abs=1e-4)
