@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "study": ("ilme.commands.study:study", "the paper's experiment, from text to tables, stage by stage"),
     "study status": ("ilme.commands.study:status", "which stages of a study are done"),
     "study pack": ("ilme.commands.study:pack", "finished stages as a few files that travel"),
+    "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
+    "study bundle": ("ilme.commands.study:bundle", "build the embedded default from a study's outputs"),
     "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
 }
 

@@ -1,4 +1,4 @@
-"""`ilme study`, `ilme study status`, `ilme study pack`, `ilme study unpack`."""
+"""`ilme study`, `ilme study status`, `ilme study pack`, `ilme study unpack`, `ilme study bundle`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,30 @@ def unpack(parcels: list[Path], out: Path) -> None:
     from ilme.study.parcels import unpack as read
 
     print(f"{', '.join(read(parcels, out))} -> {out}")
+
+
+def bundle(
+    study: Path,
+    folder: Path | None = None,
+    dev: int = 200,
+    test: int = 300,
+    beam: int = 8,
+) -> None:
+    """Build the embedded default from a study's outputs: networks in 8 bits, recordings, weights, a card.
+
+    Args:
+        study: The study's folder, or a folder with its unpacked parcels.
+        folder: Where to; the package's own bundle by default.
+        dev: Utterances of the target dev set.
+        test: Utterances of the target test set.
+        beam: Of the demonstration's search.
+    """
+    from ilme.bundle.contents import FOLDER
+    from ilme.study.bundling import BundleOptions, build_bundle
+
+    built = build_bundle(study, folder or FOLDER, BundleOptions(dev=dev, test=test, beam=beam))
+    size = sum(path.stat().st_size for path in built.folder.iterdir())
+    print(f"{built.folder}: {len(built.systems)} systems, {size / 1e6:.1f} MB")
 
 
 def _build(plan: Path, out: Path | None, device: str, change: list[str] | None) -> Study:

@@ -9,6 +9,7 @@ study.json                config, facts of every stage, versions, seed, commit
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -117,10 +118,10 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the checkout that runs; empty outside one."""
+    """The commit of the checkout that runs; outside one, what ILME_COMMIT says."""
     git = shutil.which("git")
     if git is None:
-        return ""
+        return os.environ.get("ILME_COMMIT", "")
     asked = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return found.stdout.strip() if found.returncode == 0 else ""
+    return found.stdout.strip() if found.returncode == 0 else os.environ.get("ILME_COMMIT", "")

@@ -45,7 +45,7 @@ def domain_file(where: DomainText, part: str) -> Path:
     found = [p for p in (folder / f"{part}.txt{end}" for end in ("", *_OPENERS)) if p.is_file()]
     if not found:
         raise BadInputError(
-            f"{folder} has no {part}.txt; make the domain with: ilme data domains {where.name} {folder}"
+            f"{folder} has no {part}.txt; make the domain with: ilme data domains {where.name} {folder.parent}"
         )
     return found[0]
 

@@ -1,0 +1,158 @@
+"""What is in the bundle, and how it is laid out for use.
+
+bundle.json                            what there is: systems with their weights and results, search options, hashes
+rnnt, aed, lm, source_lm .safetensors  the networks in 8 bits, tokenizer and frontend inside
+dev.tar, test.tar                      manifest.jsonl and Opus files
+card.md                                data, licences, training, results
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ilme.bundle.weights import from_int8
+from ilme.errors import BadInputError, CheckpointError
+from ilme.fusion import FusionWeights
+from ilme.loading import INTERNAL, Parts
+from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
+from ilme.utterances import Utterance, read_utterances
+
+__all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "file_hash", "read_bundle"]
+
+FOLDER = Path(__file__).parent / "data"
+FORMAT, VERSION = "ilme-bundle", 1
+NETWORKS = ("rnnt", "aed", "lm", "source_lm")
+SETS = ("dev", "test")
+SUBTRACTED = {"DR": "source_lm", "ILME": INTERNAL}
+
+
+@dataclass(frozen=True)
+class BundledSystem:
+    """One model with one method, the weights that dev chose, and what was measured with them when it was bundled."""
+
+    model: str
+    method: str
+    weights: FusionWeights
+    dev_wer: float
+    test_wer: float
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The bundle's description.
+
+    Attributes:
+        folder: Where its files are.
+        beam: Of the search.
+        transducer: Search options of the RNN-T.
+        attention: Search options of the AED.
+        systems: In the order of the tables.
+        check: Utterances and word errors of a quick check: {"ids": […], "errors": {"rnnt ILME": n, …}, "words": n}.
+        files: SHA-256 of every file.
+        study: Where it came from: name, commit, seed, command.
+    """
+
+    folder: Path
+    beam: int
+    transducer: TransducerOptions
+    attention: AttentionOptions
+    systems: tuple[BundledSystem, ...]
+    check: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    study: dict[str, Any] = field(default_factory=dict)
+
+    def unpack(self, to: Path) -> Unpacked:
+        """Networks as float32 and recordings as files, in a folder; what is there already is kept."""
+        for name in NETWORKS:
+            packed, plain = self.folder / f"{name}.safetensors", to / "models" / f"{name}.safetensors"
+            if not _made_from(plain, self.files[packed.name]):
+                self._check(packed)
+                from_int8(packed, plain)
+                _note(plain, self.files[packed.name])
+        for name in SETS:
+            packed, plain = self.folder / f"{name}.tar", to / "audio" / name
+            if not _made_from(plain, self.files[packed.name]):
+                self._check(packed)
+                with tarfile.open(packed) as archive:
+                    archive.extractall(plain, filter="data")
+                _note(plain, self.files[packed.name])
+        return Unpacked(self, to)
+
+    def _check(self, file: Path) -> None:
+        if not file.is_file():
+            raise CheckpointError(f"the bundle lacks {file.name}; install the package again, or build it: make bundle")
+        if file_hash(file) != self.files[file.name]:
+            raise CheckpointError(f"{file} is damaged: its hash is not the bundle's; install the package again")
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A bundle laid out in a folder.
+
+    Attributes:
+        bundle: Its description.
+        folder: Where it lies.
+    """
+
+    bundle: Bundle
+    folder: Path
+
+    def parts(self, model: str, method: str) -> Parts:
+        """The files of one system."""
+        models = self.folder / "models"
+        subtracted = SUBTRACTED.get(method, "")
+        return Parts(
+            model=str(models / f"{model}.safetensors"),
+            lm="" if method == "BS" else str(models / "lm.safetensors"),
+            subtracted=str(models / f"{subtracted}.safetensors") if subtracted in NETWORKS else subtracted,
+        )
+
+    def utterances(self, part: str) -> list[Utterance]:
+        return read_utterances(self.folder / "audio" / part)
+
+
+def read_bundle(folder: Path = FOLDER) -> Bundle:
+    """The description of the bundle that ships with the package, or of one in another folder."""
+    file = folder / "bundle.json"
+    if not file.is_file():
+        raise CheckpointError(f"there is no bundle in {folder}; build it from a study's outputs: make bundle")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise CheckpointError(f"{file} has version {data.get('version')!r}, this ilme reads {VERSION}; build it again")
+    try:
+        return Bundle(
+            folder=folder,
+            beam=data["beam"],
+            transducer=TransducerOptions(**data["transducer"]),
+            attention=AttentionOptions(**data["attention"]),
+            systems=tuple(_system(row) for row in data["systems"]),
+            check=data["check"],
+            files=data["files"],
+            study=data["study"],
+        )
+    except (KeyError, TypeError) as error:
+        raise BadInputError(f"{file} is damaged: {error!r}; build it again: make bundle") from error
+
+
+def _system(row: dict[str, Any]) -> BundledSystem:
+    weights = FusionWeights(row["lambda_t"], row["mu"], row["length_reward"])
+    return BundledSystem(row["model"], row["method"], weights, row["dev_wer"], row["test_wer"])
+
+
+def file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _made_from(plain: Path, digest: str) -> bool:
+    note = plain.with_name(f"{plain.name}.from")
+    return plain.exists() and note.is_file() and note.read_text() == digest
+
+
+def _note(plain: Path, digest: str) -> None:
+    plain.with_name(f"{plain.name}.from").write_text(digest)

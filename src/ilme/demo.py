@@ -1,0 +1,251 @@
+"""The demonstration: the bundled models decode the bundled recordings, and the paper's table comes out.
+
+Nothing is stored that is not measured again here, but the weights (found on dev when the bundle was made) and the dev
+WERs; `retune` finds and measures those again too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from ilme.analysis import oracle
+from ilme.bundle.contents import Bundle, BundledSystem, Unpacked, read_bundle
+from ilme.contributions import explain
+from ilme.decoding import DecodingOptions, SearchDecoder
+from ilme.errors import BadInputError
+from ilme.fusion import FusionWeights
+from ilme.loading import load_recogniser, run_time_parameters
+from ilme.packed import pack
+from ilme.recognition import Recogniser
+from ilme.results import Results, System
+from ilme.search.hypothesis import NBest
+from ilme.tuning import TuningOptions, tune
+from ilme.utterances import Utterance, references_of
+from ilme.weight_search import Method, WeightSpace
+
+__all__ = ["DemoOptions", "Example", "SystemRun", "examples", "in_memory", "run_demo", "transcribe_file"]
+
+METHODS = ("BS", "SF", "DR", "ILME")
+MODELS = ("rnnt", "aed")
+RATE = 16000
+BATCHES = DecodingOptions(batch_seconds=240.0, batch_size=32, cache="cpu")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What to decode.
+
+    Attributes:
+        model: `rnnt`, `aed` or `all`.
+        method: BS, SF, DR, ILME or `all`.
+        beam: Of the search; 0 takes the bundle's.
+        utterances: Test utterances; 0 takes all.
+        retune: Find the weights again on the bundled dev set, instead of using those stored.
+        threads: Threads; 0 takes one for each core.
+        details: Utterances of each system that the report explains label by label.
+    """
+
+    model: str = "all"
+    method: str = "all"
+    beam: int = 0
+    utterances: int = 0
+    retune: bool = False
+    threads: int = 0
+    details: int = 2
+
+    def __post_init__(self) -> None:
+        for name, known in (("model", MODELS), ("method", METHODS)):
+            if getattr(self, name) not in (*known, "all"):
+                raise BadInputError(f"{name} must be {', '.join(known)} or all, got {getattr(self, name)!r}")
+        if self.beam < 0 or self.utterances < 0 or self.threads < 0:
+            raise BadInputError("beam, utterances and threads must not be negative")
+
+    def wants(self, system: BundledSystem) -> bool:
+        return self.model in (system.model, "all") and self.method in (system.method, "all")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An utterance that ILME has right and SF wrong."""
+
+    model: str
+    id: str
+    reference: str
+    fused: str
+    ilme: str
+
+
+def run_demo(
+    out: Path,
+    options: DemoOptions | None = None,
+    bundle: Bundle | None = None,
+    progress: Callable[[str], Progress | None] = lambda name: None,
+) -> Results:
+    """Decodes the bundled test set with every system wanted; writes OUT/results.json and OUT/report.html.
+
+    Args:
+        out: Folder for results, and for the bundle unpacked.
+        options: What to decode.
+        bundle: The one that ships with the package by default.
+        progress: Called with a system's name; what it returns is called with (utterances done, of how many).
+    """
+    options, bundle = options or DemoOptions(), bundle or read_bundle()
+    _use_threads(options.threads)
+    unpacked = bundle.unpack(out)
+    listed = unpacked.utterances("test")[: options.utterances or None]
+    test = in_memory(listed)
+    systems: list[System] = []
+    decoders: dict[str, SearchDecoder] = {}
+    for entry in bundle.systems:
+        if options.wants(entry):
+            task = SystemRun(unpacked, entry, options, progress(f"{entry.model} {entry.method}"))
+            systems.append(task.run(test, decoders))
+    results = Results(
+        "novels, synthetic speech",
+        "none",
+        references_of(listed),
+        tuple(systems),
+        {"bundle": bundle.study, "beam": options.beam or bundle.beam, "retuned": options.retune},
+    )
+    results.save(out / "results.json")
+    _report(results, out / "report.html")
+    return results
+
+
+def transcribe_file(
+    file: Path, out: Path, options: DemoOptions | None = None, bundle: Bundle | None = None
+) -> list[tuple[str, str]]:
+    """What each system wanted makes of a recording: (system, text). The models know synthetic voices only."""
+    options, bundle = options or DemoOptions(), bundle or read_bundle()
+    _use_threads(options.threads)
+    unpacked = bundle.unpack(out)
+    utterance = Utterance(file.stem, "", file)
+    texts = []
+    for entry in bundle.systems:
+        if options.wants(entry):
+            recogniser = _recogniser(unpacked, entry)
+            encoded = recogniser.encode([utterance.samples(recogniser.rate)])
+            lists = recogniser.search(encoded, entry.weights, options.beam or bundle.beam)
+            texts.append((f"{entry.model} {entry.method}", lists[0][0].text if lists[0] else ""))
+    return texts
+
+
+def examples(results: Results, most: int = 3) -> list[Example]:
+    """Utterances that ILME has wholly right and SF has not, those first where SF was most wrong."""
+    found: list[tuple[int, Example]] = []
+    for model in MODELS:
+        measured = [results.measurements.get(f"{model} {method}") for method in ("SF", "ILME")]
+        if measured[0] is None or measured[1] is None:
+            continue
+        own = []
+        for fused, ilme in zip(measured[0].utterances, measured[1].utterances, strict=True):
+            if ilme.counts.errors == 0 and fused.counts.errors:
+                example = Example(model, ilme.id, ilme.reference, fused.hypothesis, ilme.hypothesis)
+                own.append((fused.counts.errors, example))
+        found += sorted(own, key=lambda pair: (-pair[0], pair[1].id))[:most]
+    return [example for _, example in found]
+
+
+@dataclass
+class SystemRun:
+    """One system of the bundle, ready to decode.
+
+    Attributes:
+        unpacked: The bundle.
+        entry: The system.
+        options: Beam, retuning, details.
+        progress: Called with (utterances done, of how many).
+    """
+
+    unpacked: Unpacked
+    entry: BundledSystem
+    options: DemoOptions
+    progress: Progress | None = None
+
+    def run(self, test: Sequence[Utterance], decoders: dict[str, SearchDecoder]) -> System:
+        """Decodes; `decoders` holds the first decoder of each model, whose encoder outputs the others take over."""
+        entry, beam = self.entry, self.options.beam or self.unpacked.bundle.beam
+        recogniser = _recogniser(self.unpacked, entry)
+        weights, dev_wer = entry.weights, entry.dev_wer
+        if self.options.retune:
+            weights, dev_wer = self._retune(recogniser, beam)
+        decoder = SearchDecoder(recogniser, test, options=BATCHES, progress=self.progress)
+        decoder.reuse(decoders.setdefault(entry.model, decoder))
+        began = time.perf_counter()
+        lists = decoder.decode(weights, beam)
+        seconds = time.perf_counter() - began
+        return System(
+            model=entry.model,
+            method=entry.method,
+            weights=weights,
+            hypotheses={i: nbest[0].text for i, nbest in lists.items()},
+            dev_wer=dev_wer,
+            parameters=run_time_parameters(recogniser, lm=weights.lm > 0, subtracted=weights.subtracted > 0),
+            seconds=round(seconds, 3),
+            beam=beam,
+            oracle_wer=round(oracle(lists, {u.id: u.text for u in test}).rate, 4),
+            details=self._stories(recogniser, lists, test, weights),
+        )
+
+    def _stories(
+        self, recogniser: Recogniser, lists: dict[str, NBest], test: Sequence[Utterance], weights: FusionWeights
+    ) -> dict[str, Any]:
+        """Why the choice changed: utterances that come out right with these weights and would not without."""
+        if self.entry.method == "BS":
+            return {}
+        alone = {i: max(nbest, key=lambda h: h.scores.asr) for i, nbest in lists.items()}
+        mended = [u for u in test if lists[u.id][0].text == u.text != alone[u.id].text]
+        stories = {}
+        for u in mended[: self.options.details]:
+            encoded = recogniser.encode([u.samples(recogniser.rate)])
+            stories[u.id] = explain(recogniser, encoded, lists[u.id], weights, u.text)
+        return stories
+
+    def _retune(self, recogniser: Recogniser, beam: int) -> tuple[FusionWeights, float]:
+        dev = in_memory(self.unpacked.utterances("dev"))
+        length = (0.0, 1.5) if recogniser.is_transducer else (0.0, 0.0)
+        options = TuningOptions(
+            method=cast(Method, self.entry.method),
+            space=WeightSpace(length=length),
+            beam=beam,
+            length_exponent=recogniser.length_exponent,
+            replicates=0,
+        )
+        decoder = SearchDecoder(recogniser, dev, options=BATCHES, progress=self.progress)
+        found = tune(decoder, {u.id: u.text for u in dev}, options=options, speakers={u.id: u.speaker for u in dev})
+        return found.weights, round(found.dev.rate, 4)
+
+
+def _recogniser(unpacked: Unpacked, entry: BundledSystem) -> Recogniser:
+    """The system's networks, packed for the processor."""
+    bundle = unpacked.bundle
+    recogniser = load_recogniser(unpacked.parts(entry.model, entry.method), bundle.transducer, bundle.attention)
+    networks = (recogniser.model, recogniser.lm, recogniser.subtracted)
+    for network in networks:
+        if isinstance(network, torch.nn.Module):
+            pack(network)
+    return recogniser
+
+
+def in_memory(utterances: Sequence[Utterance]) -> list[Utterance]:
+    """The same utterances with their audio read."""
+    return [replace(u, audio=u.samples(RATE), start=0.0, rate=RATE) for u in utterances]
+
+
+def _use_threads(threads: int) -> None:
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+
+
+def _report(results: Results, file: Path) -> None:
+    from ilme.report.build import ReportOptions, build_report
+
+    title = "Internal language model estimation: a demonstration"
+    file.write_text(build_report([results], (), ReportOptions(title=title)), encoding="utf-8")

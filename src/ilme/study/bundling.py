@@ -1,0 +1,181 @@
+"""From a study's outputs to the bundle that ships: networks in 8 bits, a part of the target dev and test sets, weights.
+
+The weights are those that the study's dev set chose. What the bundle says of itself is measured with the bundled files,
+on a processor, by the code that the demonstration runs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ilme.bundle.contents import FORMAT, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
+from ilme.bundle.weights import to_int8
+from ilme.checkpoint import write_atomically
+from ilme.decoding import SearchDecoder
+from ilme.demo import METHODS, MODELS, DemoOptions, SystemRun, in_memory
+from ilme.errors import BadInputError
+from ilme.metrics import measure
+from ilme.results import System
+from ilme.study.card import write_card
+from ilme.study.config import DecodingPlan
+from ilme.study.decoding import search_options
+from ilme.tuning_result import TuningResult
+from ilme.utterances import Utterance
+
+__all__ = ["BundleOptions", "build_bundle"]
+
+_NETWORKS = {"rnnt": "rnnt", "aed": "aed", "lm": "lm-target", "source_lm": "lm-source"}
+_CHECKED = 20  # utterances of the quick check
+
+
+@dataclass(frozen=True)
+class BundleOptions:
+    """What goes into the bundle.
+
+    Attributes:
+        dev: Utterances of the target dev set.
+        test: Utterances of the target test set.
+        longest: Longer utterances, in seconds, are passed over.
+        beam: Of the demonstration's search.
+        limit: Most bytes of it all.
+    """
+
+    dev: int = 200
+    test: int = 300
+    longest: float = 8.0
+    beam: int = 8
+    limit: int = 25_000_000
+
+
+def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None) -> Bundle:
+    """Writes the bundle of a study (its folder, or its unpacked parcels) into `folder`; returns it, measured."""
+    options = options or BundleOptions()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, stage in _NETWORKS.items():
+        to_int8(study / stage / "model.safetensors", folder / f"{name}.safetensors")
+    for part in SETS:
+        _write_set(study / "speech" / f"target-{part}", folder / f"{part}.tar", getattr(options, part), options.longest)
+    about = _about(study)
+    plan = DecodingPlan(**_fields(about["config"]["decoding"]))
+    transducer, attention = search_options(replace(plan, beam=options.beam))
+    bundle = Bundle(
+        folder=folder,
+        beam=options.beam,
+        transducer=transducer,
+        attention=attention,
+        systems=tuple(_systems(study)),
+        files={p.name: file_hash(p) for p in sorted(folder.iterdir()) if p.suffix in (".safetensors", ".tar")},
+        study={key: about[key] for key in ("name", "commit", "versions")} | {"seed": about["config"]["seed"]},
+    )
+    measured, check, rows = _measured(bundle)
+    bundle = replace(bundle, systems=tuple(measured), check=check)
+    _write(bundle)
+    write_card(folder / "card.md", about, rows, options)
+    size = sum(p.stat().st_size for p in folder.iterdir())
+    if size > options.limit:
+        raise BadInputError(
+            f"the bundle in {folder} has {size:,} bytes, more than {options.limit:,}; take fewer utterances"
+        )
+    return read_bundle(folder)
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def _about(study: Path) -> dict[str, Any]:
+    file = study / "tables" / "study.json"
+    if not file.is_file():
+        raise BadInputError(f"{study} has no tables/study.json: run the study to its end, or unpack its results")
+    about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return about
+
+
+def _systems(study: Path) -> list[BundledSystem]:
+    found = []
+    for model in MODELS:
+        for method in METHODS:
+            tuning = TuningResult.load(study / f"tune-{model}-cross" / f"{method}.json")
+            found.append(BundledSystem(model, method, tuning.weights, 0.0, 0.0))
+    return found
+
+
+def _write_set(source: Path, archive: Path, count: int, longest: float) -> None:
+    """The first utterances that are not too long, with their manifest, the same bytes each time."""
+    lines = (source / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["duration"] <= longest][:count]
+    if len(rows) < count:
+        raise BadInputError(f"{source} has {len(rows)} utterances of at most {longest:g} s; {count} are wanted")
+    with tarfile.open(archive, "w") as tar:
+        manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        _add(tar, "manifest.jsonl", manifest.encode())
+        for row in rows:
+            _add(tar, row["audio_filepath"], (source / row["audio_filepath"]).read_bytes())
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _measured(bundle: Bundle) -> tuple[list[BundledSystem], dict[str, Any], list[dict[str, Any]]]:
+    """Every system on dev and test; the errors of the first test utterances; rows for the card."""
+    with tempfile.TemporaryDirectory() as place:
+        unpacked = bundle.unpack(Path(place))
+        sets = {part: in_memory(unpacked.utterances(part)) for part in SETS}
+        decoders: dict[str, dict[str, SearchDecoder]] = {part: {} for part in SETS}
+        systems, errors, rows = [], {}, []
+        first = sets["test"][:_CHECKED]
+        for entry in bundle.systems:
+            run = SystemRun(unpacked, entry, DemoOptions(details=0))
+            decoded = {part: run.run(sets[part], decoders[part]) for part in SETS}
+            rates = {part: _errors(decoded[part], sets[part]) for part in SETS}
+            systems.append(replace(entry, dev_wer=round(rates["dev"].rate, 4), test_wer=round(rates["test"].rate, 4)))
+            errors[f"{entry.model} {entry.method}"] = _errors(decoded["test"], first).errors
+            rows.append(asdict(systems[-1]) | {"parameters": decoded["test"].parameters})
+            print(
+                f"{entry.model} {entry.method}: dev {rates['dev'].rate:.2f}, test {rates['test'].rate:.2f}", flush=True
+            )
+        words = sum(len(u.text.split()) for u in first)
+        return systems, {"ids": [u.id for u in first], "errors": errors, "words": words}, rows
+
+
+def _errors(system: System, utterances: Sequence[Utterance]) -> Any:
+    references = {u.id: u.text for u in utterances}
+    return measure(references, {i: system.hypotheses[i] for i in references}).total
+
+
+def _write(bundle: Bundle) -> None:
+    systems = [
+        {
+            "model": s.model,
+            "method": s.method,
+            "lambda_t": s.weights.lm,
+            "mu": s.weights.subtracted,
+            "length_reward": s.weights.length,
+            "dev_wer": s.dev_wer,
+            "test_wer": s.test_wer,
+        }
+        for s in bundle.systems
+    ]
+    attention = {k: v for k, v in asdict(bundle.attention).items() if v != float("inf")}
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "beam": bundle.beam,
+        "transducer": asdict(bundle.transducer),
+        "attention": attention,
+        "systems": systems,
+        "check": bundle.check,
+        "files": bundle.files,
+        "study": bundle.study,
+    }
+    write_atomically(bundle.folder / "bundle.json", (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())

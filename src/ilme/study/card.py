@@ -1,0 +1,77 @@
+"""The card of the bundle: what it holds, where it came from, under which terms, what it was measured to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["write_card"]
+
+_NETWORKS = ("rnnt", "aed", "lm-target", "lm-source")
+
+
+class Counts(Protocol):
+    """How many utterances are bundled, and the beam they are decoded with."""
+
+    @property
+    def dev(self) -> int: ...
+
+    @property
+    def test(self) -> int: ...
+
+    @property
+    def beam(self) -> int: ...
+
+
+def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], counts: Counts) -> None:
+    """Writes card.md from a study's description and the bundle's own measurements."""
+    config, stages = about["config"], about["stages"]
+    sizes = {name: f"{stages[name]['parameters'] / 1e6:.2f} M parameters" for name in _NETWORKS}
+    hours = f"{stages['speech']['hours']:.0f} h"
+    lines = [
+        "# The embedded default",
+        "",
+        f"Small models of the study `{about['name']}`, for demonstration and tests. They have heard synthetic voices",
+        "(espeak-ng) only, and recognise real speech badly.",
+        "",
+        "## Contents",
+        "",
+        "| file | what |",
+        "| --- | --- |",
+        f"| rnnt.safetensors | RNN-T, {sizes['rnnt']}, trained on {hours} of synthetic speech |",
+        f"| aed.safetensors | attention encoder-decoder, {sizes['aed']} with its CTC layer, which is left out |",
+        f"| lm.safetensors | LSTM-LM of the target domain, {sizes['lm-target']} |",
+        f"| source_lm.safetensors | LSTM-LM of the source transcripts, {sizes['lm-source']} |",
+        f"| dev.tar, test.tar | {counts.dev} and {counts.test} utterances of the target domain, Opus, with noise |",
+        "",
+        "Weights are stored in 8 bits, one scale for each row. Word pieces (BPE) are inside each network's header.",
+        "",
+        "## Data and licences",
+        "",
+        "- Source text: State of the Union addresses (public domain).",
+        "- Target text: novels of Jane Austen and Moby-Dick (public domain); dev and test are whole novels that no",
+        "  model and no LM has seen.",
+        "- Speech: made by espeak-ng (GPL-3.0-or-later; its output is not covered by its licence).",
+        "- Models, weights and recordings: Apache-2.0, as the package.",
+        "",
+        "## Training",
+        "",
+        f"`ilme study configs/study/{about['name']}.yaml`, seed {config['seed']}, "
+        f"commit {about['commit'] or 'unknown'},",
+        f"torch {about['versions']['torch']}, {about['versions']['device']}; then `make bundle`.",
+        "",
+        "## Results",
+        "",
+        f"WER (%) on the bundled utterances, beam {counts.beam}, weights chosen on the study's dev set.",
+        "",
+        "| model | method | parameters (M) | λ_T | μ | dev WER | test WER |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        weights = row["weights"]
+        lines.append(
+            f"| {row['model']} | {row['method']} | {row['parameters'] / 1e6:.1f} | {weights['lm']:.3f} | "
+            f"{weights['subtracted']:.3f} | {row['dev_wer']:.2f} | {row['test_wer']:.2f} |"
+        )
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,52 @@
+"""The paper's claims, held against made-up results whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ilme.fusion import FusionWeights
+from ilme.results import Reference, Results, System
+from ilme.study.claims import check_claims
+
+WORDS = list("abcdefghijklmnopqrst")
+
+
+def system(model: str, method: str, wrong: int, parameters: int) -> System:
+    text = " ".join(["x"] * wrong + WORDS[wrong:])
+    return System(model, method, FusionWeights(), {"u": text}, parameters=parameters)
+
+
+def results(errors: dict[str, dict[str, int]]) -> Results:
+    sizes = {"BS": 10, "SF": 20, "DR": 30, "ILME": 20}
+    systems = [system(model, m, n, sizes[m]) for model, own in errors.items() for m, n in own.items()]
+    return Results("made up", "none", {"u": Reference(" ".join(WORDS))}, tuple(systems))
+
+
+def verdicts(found: list[Any]) -> dict[str, bool | None]:
+    return {claim.name: claim.holds for claim in found}
+
+
+def test_results_like_the_papers_bear_it_out() -> None:
+    across = results(
+        {"rnnt": {"BS": 16, "SF": 14, "DR": 12, "ILME": 8}, "aed": {"BS": 16, "SF": 10, "DR": 9, "ILME": 8}}
+    )
+    within = results({"rnnt": {"BS": 10, "SF": 9, "DR": 8, "ILME": 7}, "aed": {"BS": 10, "SF": 9, "DR": 8, "ILME": 7}})
+    curve = {"hours": [1, 2, 3, 4], "steps": [1, 2, 3, 4], "target": [9, 9, 9, 9]}
+    curves = {
+        "models": {"rnnt": {**curve, "source": [90, 60, 50, 55]}, "aed": {**curve, "source": [300, 200, 250, 400]}}
+    }
+    found = verdicts(check_claims({"cross": across, "intra": within}, curves))
+    assert len(found) == 24 and all(found.values())
+
+
+def test_results_that_differ_say_so() -> None:
+    across = results({"rnnt": {"BS": 16, "SF": 8, "DR": 12, "ILME": 9}})
+    curves = {"models": {"rnnt": {"hours": [1, 2, 3], "steps": [1, 2, 3], "source": [9, 8, 7], "target": [9, 9, 9]}}}
+    found = check_claims({"cross": across}, curves)
+    told = verdicts(found)
+    assert told["rnnt, cross-domain: BS > SF > DR > ILME in WER"] is False
+    assert told["rnnt, cross-domain: ILME makes fewer errors than SF"] is False
+    assert told["rnnt, cross-domain: ILME makes fewer errors than BS"] is True
+    assert told["rnnt: the internal LM's perplexity on source text falls, then rises"] is False
+    gain = next(c for c in found if c.name.endswith("fewer errors than BS"))
+    assert gain.ours == "43.8 % fewer" and gain.paper == "29.1 % fewer"

@@ -1,0 +1,63 @@
+"""Study plans: the files of the repository, single changes, faults by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ilme import models
+from ilme.errors import BadInputError
+from ilme.study.config import read_config
+from ilme.study.training import network_config, options_of
+from ilme.testing import numbered_tokens
+from ilme.train.options import LoopOptions, OptimiserOptions
+
+PLANS = Path(__file__).parents[2] / "configs" / "study"
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "paper"])
+def test_the_repositorys_plans_are_whole(name: str) -> None:
+    config = read_config(PLANS / f"{name}.yaml")
+    assert config.name == name
+    for plan in (config.rnnt, config.aed, config.lm, config.source_lm):
+        assert options_of(OptimiserOptions, plan.optimiser, "optimiser").rate > 0
+        options_of(LoopOptions, plan.loop, "loop")
+        assert "steps" in plan.loop or plan.loop["minutes"] > 0
+    assert config.speech.train_snr == (0.0, 15.0) and config.speech.test_snr == (2.0, 8.0)
+
+
+def test_the_papers_plan_has_the_papers_sizes() -> None:
+    import torch
+
+    config = read_config(PLANS / "paper.yaml")
+    sizes = {}
+    for kind in ("rnnt", "aed", "lm"):
+        tokens = numbered_tokens(config.vocabulary, "transducer" if kind == "rnnt" else "attention")
+        with torch.device("meta"):
+            network = models.build(kind, network_config(kind, getattr(config, kind)), tokens)
+        parts = [p for name, p in network.named_parameters() if not name.startswith("ctc.")]
+        sizes[kind] = round(sum(p.numel() for p in parts) / 1e6)
+    assert sizes == {"rnnt": 76, "aed": 97, "lm": 58}
+
+
+def test_single_fields_can_be_changed() -> None:
+    config = read_config(PLANS / "tiny.yaml", {"speech.hours": 2, "rnnt.network.dropout": 0.3})
+    assert config.speech.hours == 2 and config.rnnt.network["dropout"] == 0.3
+    assert config.rnnt.network["encoder"]["time_reduction"] == 2
+
+
+def test_faults_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no field 'speeed'"):
+        read_config(PLANS / "tiny.yaml", {"speeed": 1})
+    with pytest.raises(BadInputError, match=r"decoding\.methods has 'XX'"):
+        read_config(PLANS / "tiny.yaml", {"decoding.methods": ["BS", "XX"]})
+    with pytest.raises(BadInputError, match="needs BS"):
+        read_config(PLANS / "tiny.yaml", {"decoding.methods": ["SF"]})
+    with pytest.raises(BadInputError, match="there is no study"):
+        read_config(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(BadInputError, match="is not a study"):
+        read_config(tmp_path / "list.yaml")
+    with pytest.raises(BadInputError, match=r"loop\.step is no option"):
+        options_of(LoopOptions, {"step": 1}, "loop")

@@ -1,0 +1,96 @@
+"""Stages: run once, passed over when done, run again when what they depend on has changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ilme.errors import BadInputError
+from ilme.study.runner import MARK, Stage, Study, UnfinishedError
+
+
+def make_stages(log: list[str], size: int = 1, colour: str = "red") -> list[Stage]:
+    """first → second → third; `size` is an input of the first, `colour` of the third."""
+
+    def work(name: str, text: str) -> Any:
+        def run(study: Study) -> dict[str, Any]:
+            log.append(name)
+            (study.folder(name) / "out.txt").write_text(text)
+            return {"length": len(text)}
+
+        return run
+
+    return [
+        Stage("first", work("first", "x" * size), inputs={"size": size}),
+        Stage("second", work("second", "y"), ("first",), resumes=True),
+        Stage("third", work("third", colour), ("first",), {"colour": colour}),
+    ]
+
+
+def test_a_done_stage_is_passed_over(tmp_path: Path) -> None:
+    log: list[str] = []
+    assert Study(make_stages(log), tmp_path).run() == ["first", "second", "third"]
+    assert Study(make_stages(log), tmp_path).run() == []
+    assert log == ["first", "second", "third"]
+    assert Study(make_stages(log), tmp_path).facts("first") == {"length": 1}
+
+
+def test_a_change_runs_what_depends_on_it_and_nothing_else(tmp_path: Path) -> None:
+    Study(make_stages([]), tmp_path).run()
+    assert Study(make_stages([], colour="blue"), tmp_path).run() == ["third"]
+    assert Study(make_stages([], size=2, colour="blue"), tmp_path).run() == ["first", "second", "third"]
+
+
+def test_only_brings_what_it_needs_and_until_stops(tmp_path: Path) -> None:
+    study = Study(make_stages([]), tmp_path)
+    assert study.run(only=["third"]) == ["first", "third"]
+    assert study.run(until="second") == ["second"]
+    with pytest.raises(BadInputError, match=r"no stage 'fourth'.*first, second, third"):
+        study.run(only=["fourth"])
+
+
+def test_what_a_killed_stage_left_is_kept_only_where_it_can_go_on(tmp_path: Path) -> None:
+    study = Study(make_stages([]), tmp_path)
+    study.run()
+    for name in ("second", "third"):
+        (tmp_path / name / MARK).unlink()  # killed before its end
+        (tmp_path / name / "half").write_text("done")
+    Study(make_stages([]), tmp_path).run()
+    assert (tmp_path / "second" / "half").exists()  # resumes, with the same key
+    assert not (tmp_path / "third" / "half").exists()
+    (tmp_path / "second" / MARK).unlink()
+    Study(make_stages([], size=3), tmp_path).run()
+    assert not (tmp_path / "second" / "half").exists()  # what it left was made from other inputs
+
+
+def test_time_that_is_up_ends_the_run_in_good_order(tmp_path: Path) -> None:
+    def slow(study: Study) -> None:
+        raise UnfinishedError("slow stopped at step 3 of 9: start again to go on")
+
+    study = Study([Stage("slow", slow), Stage("after", lambda s: None, ("slow",))], tmp_path)
+    assert study.run(minutes=1) == []
+    assert not study.done("slow") and not study.done("after")
+    assert study.minutes_left() > 0
+
+
+def test_a_damaged_mark_is_named(tmp_path: Path) -> None:
+    study = Study(make_stages([]), tmp_path)
+    study.run(until="first")
+    (tmp_path / "first" / MARK).write_text("{")
+    with pytest.raises(BadInputError, match=r"done\.json is damaged"):
+        study.done("first")
+
+
+def test_stages_must_follow_what_they_need() -> None:
+    with pytest.raises(BadInputError, match="stage b needs a"):
+        Study([Stage("b", lambda s: None, ("a",)), Stage("a", lambda s: None)], Path("nowhere"))
+
+
+def test_marks_hold_key_and_facts(tmp_path: Path) -> None:
+    study = Study(make_stages([]), tmp_path)
+    study.run(until="first")
+    mark = json.loads((tmp_path / "first" / MARK).read_text())
+    assert mark["key"] == study.keys["first"] and mark["facts"] == {"length": 1} and mark["seconds"] >= 0

@@ -1,0 +1,62 @@
+"""Speech of a study: noise at the SNR drawn, resampling, shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ilme.study.speaking import RATE, Job, SetJob, make_utterances, noisy, resample_whole, speak_shard
+
+
+def tone(hertz: float, rate: int, seconds: float = 1.0) -> np.ndarray:
+    return np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate).astype(np.float32)
+
+
+def test_noise_has_the_ratio_that_was_drawn() -> None:
+    draw = np.random.default_rng(3)
+    clean = [(3000 * draw.standard_normal(n)).astype(np.int16) for n in (16000, 9000, 12000, 20000)]
+    seen = set()
+    for k in range(4):
+        for seed in range(6):
+            mixed, about = noisy(clean, k, np.random.default_rng(seed), (2.0, 8.0), talkers=3)
+            speech = clean[k] / 32768
+            noise = mixed - speech
+            found = 10 * np.log10(np.mean(speech**2) / np.mean(noise**2))
+            assert abs(found - about["snr"]) < 0.1
+            assert 2.0 <= about["snr"] <= 8.0 and len(mixed) == len(clean[k]) and np.abs(mixed).max() <= 0.9001
+            seen.add(about["noise"])
+    assert seen == {"babble", "white"}
+
+
+def test_a_tone_keeps_its_frequency_and_size() -> None:
+    changed = resample_whole(tone(1000, 22050), 22050, RATE)
+    wanted = tone(1000, RATE)
+    assert len(changed) == len(wanted)
+    inside = slice(800, -800)
+    assert np.abs(changed[inside] - wanted[inside]).max() < 0.02
+
+
+def test_what_the_new_rate_cannot_hold_is_gone() -> None:
+    changed = resample_whole(tone(9500, 22050), 22050, RATE)
+    assert np.abs(changed[800:-800]).max() < 0.02
+
+
+def test_shards_are_the_same_each_time_and_voices_differ(tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader", reason="speaking needs espeakng-loader: pip install 'ilme[synth]'")
+    texts = ["call me ishmael", "the sea was calm", "he said nothing more"]
+    jobs = [Job(tmp_path / name / "0000", "set", 0, texts, 5, seed=1) for name in ("a", "b")]
+    for job in jobs:
+        speak_shard(job)
+    assert (tmp_path / "a/0000.i16").read_bytes() == (tmp_path / "b/0000.i16").read_bytes()
+    about = json.loads((tmp_path / "a/0000.json").read_text())
+    assert about["texts"] == texts and len(set(about["voices"])) > 1
+    assert sum(about["sizes"]) * 2 == (tmp_path / "a/0000.i16").stat().st_size
+    rows = make_utterances(SetJob(tmp_path / "a", "set", tmp_path / "opus", range(1, 3), (2.0, 8.0), 2, seed=1))
+    assert [row["text"] for row in rows] == texts[1:]
+    import soundfile
+
+    samples, rate = soundfile.read(tmp_path / "opus" / rows[0]["audio_filepath"])
+    assert rate == RATE and len(samples) == about["sizes"][1]

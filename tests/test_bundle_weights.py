@@ -1,0 +1,43 @@
+"""Networks in 8 bits: close to what they were, the same each time, without what only training needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ilme import models
+from ilme.bundle.weights import from_int8, to_int8
+from ilme.checkpoint import load_model, save_model
+from ilme.errors import CheckpointError
+from ilme.testing import numbered_tokens
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed", "lm"])
+def test_there_and_back(tmp_path: Path, kind: str) -> None:
+    torch.manual_seed(1)
+    config = models.preset(kind, "tiny")
+    if kind == "aed":
+        from dataclasses import replace
+
+        config = replace(config, ctc=True)
+    model = models.build(kind, config, numbered_tokens(30, "transducer" if kind == "rnnt" else "attention")).eval()
+    plain = save_model(tmp_path / "plain", model)
+    to_int8(plain, tmp_path / "small.safetensors")
+    from_int8(tmp_path / "small.safetensors", tmp_path / "again.safetensors")
+    again = load_model(tmp_path / "again.safetensors", expect=kind).model
+    assert (tmp_path / "small.safetensors").stat().st_size < 0.4 * plain.stat().st_size
+    ours, theirs = model.state_dict(), again.state_dict()
+    assert set(ours) - set(theirs) == ({"ctc.weight", "ctc.bias"} if kind == "aed" else set())
+    for name, value in theirs.items():
+        # Half a step of the row's scale for matrices, half precision for vectors.
+        step = ours[name].flatten(1).abs().amax(1) / 127 if value.ndim > 1 else ours[name].abs() * 1e-3
+        bound = step.view(-1, *[1] * (value.ndim - 1)) / 2 + 1e-6
+        assert ((ours[name] - value).abs() <= bound * 1.001 + 1e-6).all(), name
+
+
+def test_a_plain_checkpoint_is_not_taken_for_one_in_8_bits(tmp_path: Path) -> None:
+    file = save_model(tmp_path, models.build("lm", models.preset("lm", "tiny"), numbered_tokens(9, "attention")))
+    with pytest.raises(CheckpointError, match="not stored in 8 bits"):
+        from_int8(file, tmp_path / "out.safetensors")
