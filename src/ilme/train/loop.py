@@ -188,30 +188,35 @@ class Trainer:
         """Evaluation, perplexity, checkpoints; whether training is over."""
         progress, loop = self.progress, self.loop
         step, last = progress.step, progress.step == loop.steps
-        over_time = loop.minutes > 0 and time.monotonic() - started > 60 * loop.minutes
-        stop = self._agreed(self._stop_asked or over_time)
+        reason = self._reason_to_stop(time.monotonic() - started)
         if loop.ilm_every and self.perplexity is not None and (step % loop.ilm_every == 0 or last):
-            self._with_average(lambda: journal.write(step, progress.hours, self.perplexity(self.objective.model)))  # type: ignore[misc]
-        early = False
-        if step % loop.evaluate_every == 0 or last:
-            early = self._evaluate(journal)
-        if step % loop.save_every == 0 or last or stop or early:
-            self._save(journal, must=last or stop or early)
-        if self.held_out is None and (last or stop):
+            found = self._with_average(lambda: self.perplexity(self.objective.model))  # type: ignore[misc]
+            journal.write(step, progress.hours, found)
+        due = step % loop.evaluate_every == 0 or last
+        early = self._evaluate(journal) if due else False
+        stop = reason is not None or early
+        if step % loop.save_every == 0 or last or stop:
+            self._save(journal, must=last or stop)
+        if reason == "time is up" and not due:
+            self._evaluate(journal)  # after the checkpoint, which is then that of a run without the time limit
+        if (last or stop) and progress.best is None:
             self._export()
         if early:
             journal.say(f"stopped early at step {step}: nothing was better than step {progress.best_step}")
-        elif stop and not last:
-            why = "time is up" if over_time else "asked to stop"
-            journal.say(f"{why}: saved at step {step}; add --resume to go on")
-        return stop or early
+        elif reason is not None and not last:
+            journal.say(f"{reason}: saved at step {step}; add --resume to go on")
+        return stop
 
-    def _agreed(self, mine: bool) -> bool:
-        """Whether any process wants to stop; all of them must, at the same step."""
-        if self.fabric.world_size == 1:
-            return mine
-        flag = torch.tensor(float(mine), device=self.fabric.device)
-        return bool(self.fabric.all_reduce(flag, reduce_op="sum") > 0)
+    def _reason_to_stop(self, elapsed: float) -> str | None:
+        """Why any of the processes wants to stop; all of them must, at the same step."""
+        over_time = self.loop.minutes > 0 and elapsed > 60 * self.loop.minutes
+        votes = torch.tensor([float(self._stop_asked), float(over_time)], device=self.fabric.device)
+        if self.fabric.world_size > 1:
+            votes = self.fabric.all_reduce(votes, reduce_op="sum")
+        elif not (self._stop_asked or over_time):
+            return None
+        asked, over = votes.tolist()
+        return "asked to stop" if asked else "time is up" if over else None
 
     # -- one step -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,51 @@
+"""Runs every Triton kernel against the plain path; a program of its own, since Triton reads its mode when imported."""
+
+from __future__ import annotations
+
+import torch
+
+from ilme.losses import cross_entropy, rnnt
+from ilme.losses.attention import location_energies
+from tests.losses.transducer_oracles import loss_and_gradients, plain_loss, random_case, relative_error
+
+
+def check_transducer(device: str) -> None:
+    for seed, activation in ((0, "tanh"), (1, "relu")):
+        case = random_case(B=3, T=9, U=5, V=13, J=24, seed=seed, blank=2, activation=activation)
+        weights = torch.tensor([1.0, -0.3, 2.5], dtype=torch.float64)
+        wanted = loss_and_gradients(plain_loss(case), case, weights)
+        for dtype, bar in ((torch.float32, 1e-4), (torch.float16, 2e-2), (torch.bfloat16, 2e-2)):
+            ours = case.to(device, torch.float32)
+            plan = rnnt._Plan(2, activation, dtype, rnnt.SKIP_BELOW[dtype], 17, True)
+            loss = rnnt._RnntLoss.apply(*ours.leaves, ours.labels, ours.f_lengths, ours.label_lengths, plan)
+            found = loss_and_gradients(loss, ours, weights)
+            errors = [relative_error(a, b) for a, b in zip(found, wanted, strict=True)]
+            assert all(e < bar for e in errors), (dtype, errors)
+
+
+def check_cross_entropy(device: str) -> None:
+    for smoothing in (0.0, 0.1):
+        for V in (13, 5000):
+            z, y = torch.randn(5, V, device=device), torch.randint(0, V, (5,), device=device)
+            fused = cross_entropy._fused(z.clone(), y, smoothing, True)
+            plain = cross_entropy._plain(z.clone(), y, smoothing, True)
+            torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
+
+
+def check_attention(device: str) -> None:
+    shapes = ((2, 45, 100), (2, 100), (2, 45, 5), (100, 5), (100,))
+    inputs = [torch.randn(*s, device=device).requires_grad_() for s in shapes]
+    results = []
+    for fused in (True, False):
+        energies = location_energies(*inputs, fused=fused)
+        results.append([energies, *torch.autograd.grad(energies.square().sum(), inputs)])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-3)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    check_transducer(where)
+    check_cross_entropy(where)
+    check_attention(where)
+    print("kernels agree")
