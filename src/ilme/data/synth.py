@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import re
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +22,7 @@ from numpy.typing import NDArray
 
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
 from ilme.data.normalise import Profile, normalise, spoken
+from ilme.data.processes import cores, ordered_map
 from ilme.data.tokenize import text_lines
 from ilme.errors import BadInputError
 
@@ -141,7 +139,8 @@ def synthesise(
     waiting = [part for part in _parts(text, options) if _count(report, folder, part)]
     report.parts_made = len(waiting)
     with _Bar(progress, report.parts, report.parts - len(waiting)) as step:
-        for _ in _run(_Maker(folder, options, names), waiting, options.workers or len(os.sched_getaffinity(0))):
+        workers = min(options.workers or cores(), max(len(waiting), 1))
+        for _ in ordered_map(_Maker(folder, options, names), waiting, workers):
             step()
     _join(folder, report)
     return report
@@ -257,21 +256,6 @@ def _resampled(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
     changed = resample_poly(samples.astype(np.float32), rate // divisor, RATE_HZ // divisor)
     result: NDArray[np.int16] = np.clip(np.rint(changed), -32768, 32767).astype(np.int16)
     return result
-
-
-def _run(maker: _Maker, parts: list[_Part], workers: int) -> Iterator[None]:
-    if workers == 1 or len(parts) == 1:
-        yield from map(maker, parts)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, max(len(parts), 1)), context) as pool:
-        pending: deque[Future[None]] = deque()
-        for part in parts:
-            pending.append(pool.submit(maker, part))
-            if len(pending) > 3 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
 
 class _Bar:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 from ilme.data.dedupe import Seen, hash64
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import Profile, normalise
+from ilme.data.processes import cores, ordered_map
 from ilme.data.sentences import Layout, guess_layout, paragraphs, split_sentences
 from ilme.data.textfiles import TextSource, expand, sources
 from ilme.errors import BadInputError
@@ -186,8 +185,8 @@ def prepare(
     ):
         writer = _Writer(train, heldout, excluded, options, report)
         small = options.workers is None and sum(p.stat().st_size for p in paths) < _SMALL
-        workers = 1 if small else options.workers or len(os.sched_getaffinity(0))
-        for result in _in_order(_Worker(options, exclusion), _blocks(paths, options, report, problem), workers):
+        workers = 1 if small else options.workers or cores()
+        for result in ordered_map(_Worker(options, exclusion), _blocks(paths, options, report, problem), workers):
             writer.write(result)
     for name in names:
         partial[name].replace(folder / name)
@@ -231,34 +230,6 @@ def _blocks(
                 block, size = [], 0
         if block:
             yield block
-
-
-_worker: _Worker  # of this process
-
-
-def _start_worker(worker: _Worker) -> None:
-    global _worker
-    _worker = worker
-
-
-def _run_worker(block: list[str]) -> _Block:
-    return _worker(block)
-
-
-def _in_order(worker: _Worker, blocks: Iterator[list[str]], workers: int) -> Iterator[_Block]:
-    """The results in the order of the blocks; no more than a few blocks are under way at a time."""
-    if workers == 1:
-        yield from map(worker, blocks)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_worker, (worker,)) as pool:
-        pending: deque[Future[_Block]] = deque()
-        for block in blocks:
-            pending.append(pool.submit(_run_worker, block))
-            if len(pending) > 3 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
 
 class _Writer:
