@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.nest import State
-from ilme.rescoring import SequenceScorer, complete, sequence_scores
+from ilme.rescoring import IMPOSSIBLE, SequenceScorer, complete, finite, sequence_scores
 from ilme.search.hypothesis import Hypothesis, Scores
 from ilme.testing import numbered_tokens
 
@@ -92,6 +92,15 @@ def test_complete_fills_only_what_it_is_given() -> None:
     assert filled["a"][0].scores.subtracted == pytest.approx(one_by_one(scorer, (1, 2), False))
     assert filled["b"][0].scores.subtracted == pytest.approx(one_by_one(scorer, (3,), False))
     assert filled["a"][0].text == "x" and filled["a"][0].scores.asr == -1.0
+
+
+def test_log_zero_becomes_a_finite_number_and_nan_an_error() -> None:
+    nbest = [Hypothesis((1,), -1.0, Scores(-1.0, float("-inf"), -2.0, 1)), Hypothesis((2,), -1.0, Scores(-3.0))]
+    bounded = finite({"u": nbest})["u"]
+    assert bounded[0].scores == Scores(-1.0, IMPOSSIBLE, -2.0, 1)
+    assert bounded[1] is nbest[1]
+    with pytest.raises(BadInputError, match=r"'u'.*not a number"):
+        finite({"u": [Hypothesis((1,), 0.0, Scores(float("nan")))]})
 
 
 def test_a_foreign_id_is_named() -> None:

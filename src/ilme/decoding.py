@@ -20,7 +20,7 @@ from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
 from ilme.nest import State, map_tensors
 from ilme.recognition import Recogniser
-from ilme.rescoring import SequenceScorer, complete
+from ilme.rescoring import SequenceScorer, complete, finite
 from ilme.search.hypothesis import NBest
 from ilme.utterances import Utterance
 
@@ -181,7 +181,7 @@ class SearchDecoder:
                 raise BadInputError(f"the search found nothing for utterance {self.batches[k][r].id!r}")
         named = {self.batches[k][r].id: nbest for r, nbest in zip(rows, lists, strict=True)}
         unscored = {name: s for name, s in self._scorers.items() if not getattr(weights, name)}
-        return complete(named, **unscored)
+        return finite(complete(named, **unscored))
 
     def _encode(self, k: int) -> State:
         device = self.recogniser.model.device

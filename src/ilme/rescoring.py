@@ -6,6 +6,7 @@ hypotheses it found need the other scorers' scores too: `complete` fills them in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,12 +16,13 @@ from torch import Tensor
 from ilme.errors import BadInputError
 from ilme.nest import select
 from ilme.protocols import TokenScorer
-from ilme.search.hypothesis import NBest
+from ilme.search.hypothesis import Hypothesis, NBest
 
-__all__ = ["SequenceScorer", "complete", "sequence_scores"]
+__all__ = ["IMPOSSIBLE", "SequenceScorer", "complete", "finite", "sequence_scores"]
 
 Tokens = tuple[int, ...]
 ROWS = 1024  # prefixes scored at once
+IMPOSSIBLE = -1e5  # stands for log 0 in a list: finite, so that a weight of 0 takes it away
 
 
 def sequence_scores(
@@ -74,9 +76,7 @@ def _tree_scores(scorer: TokenScorer, sequences: list[Tokens], finish: bool) -> 
         if not inner:
             break
         keep = torch.tensor(inner)
-        row, state = scorer.score(
-            labels[keep].to(scorer.device), select(state, parents[keep].to(scorer.device))
-        )
+        row, state = scorer.score(labels[keep].to(scorer.device), select(state, parents[keep].to(scorer.device)))
         level = {children[k]: n for n, k in enumerate(inner)}
         totals = reached[keep]
     return out
@@ -102,6 +102,25 @@ class SequenceScorer:
             scores = sequence_scores(self.scorer, new, finish=self.finish, rows=self.rows)
             self.known.update(zip(new, scores.tolist(), strict=True))
         return [self.known[s] for s in asked]
+
+
+def finite(lists: Mapping[str, NBest]) -> dict[str, NBest]:
+    """The same lists with log 0 written as `IMPOSSIBLE`; any other score that is not a number is an error."""
+    return {i: [_finite(i, h) for h in nbest] for i, nbest in lists.items()}
+
+
+def _finite(name: str, hypothesis: Hypothesis) -> Hypothesis:
+    scores = hypothesis.scores
+    values = (scores.asr, scores.lm, scores.subtracted, scores.length)
+    if all(map(math.isfinite, values)):
+        return hypothesis
+    if any(v != v or v == math.inf for v in values):
+        raise BadInputError(
+            f"utterance {name!r} has a hypothesis with scores asr {scores.asr}, lm {scores.lm}, subtracted "
+            f"{scores.subtracted}: check the model or scorer that gave what is not a number"
+        )
+    floored = {n: max(getattr(scores, n), IMPOSSIBLE) for n in ("asr", "lm", "subtracted")}
+    return replace(hypothesis, scores=replace(scores, **floored))
 
 
 def complete(

@@ -29,6 +29,9 @@ from ilme.weight_search import Method, Objective, WeightSpace, search_weights
 __all__ = ["Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
 
 
+_DECIMALS = 4  # of a weight: enough for any decode, and the last bits of a processor decide nothing
+
+
 class Decoder(Protocol):
     """A dev set, a model and its scorers, ready to be decoded with any weights."""
 
@@ -138,6 +141,7 @@ def tune(
             lists, near, objective=objective, starts=tried, restarts=options.restarts, seed=options.seed
         ).vector
         vector = _beyond(found, tried[0], near) if len(steps) == 1 and options.max_decodes > 2 else found
+        vector = np.clip(np.round(vector, _DECIMALS), space.low, space.high)
         confirmed = [t for t, s in zip(tried, steps, strict=True) if s.beam == options.beam]
         if any(np.abs(vector - t).max() < 1e-6 for t in confirmed):
             break
