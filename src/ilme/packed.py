@@ -187,9 +187,7 @@ def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     def product(x: Tensor) -> Tensor:
         step = x.abs().amax(1, keepdim=True).div_(levels).clamp_(min=SMALLEST)
         levelled = torch.addcmul(shift, x, step.reciprocal()).to(torch.uint8)
-        sums = linear(
-            levelled, 1.0, offset, arranged, scale, no_offset, None, 1.0, 0, torch.float32, "none", [], ""
-        )
+        sums = linear(levelled, 1.0, offset, arranged, scale, no_offset, None, 1.0, 0, torch.float32, "none", [], "")
         return torch.addcmul(added, sums, step, out=sums)
 
     return product
@@ -226,9 +224,7 @@ def _check_ready(module: nn.Module) -> None:
                 f"packing is for the CPU, but {label} is on {parameter.device}; use .cpu() or do not pack"
             )
         if parameter.dtype != torch.float32:
-            raise BadInputError(
-                f"packing starts from float32 weights, but {label} is {parameter.dtype}; use .float()"
-            )
+            raise BadInputError(f"packing starts from float32 weights, but {label} is {parameter.dtype}; use .float()")
 
 
 def _check_available(format: Format) -> None:
