@@ -32,7 +32,7 @@ def start(out: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_for(condition: object, seconds: float = 60.0) -> None:
+def wait_for(condition: object, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < until, "the run did not get that far"
@@ -64,7 +64,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_killed_and_resumed_gives_the_same_weights(tmp_path: Path, uninterrupted: Path) -> None:
-    process = start(tmp_path, "average=0.9", "pause=0.1")
+    process = start(tmp_path, "average=0.9", "pause=0.25")
     wait_for(lambda: len(list((tmp_path / "checkpoints").glob("step-*"))) >= 1)
     time.sleep(0.25)  # a few steps beyond the checkpoint, which are lost and made again
     process.send_signal(signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_killed_and_resumed_gives_the_same_weights(tmp_path: Path, uninterrupted
 
 
 def test_sigterm_saves_exits_0_and_resumes_to_the_same_weights(tmp_path: Path, uninterrupted: Path) -> None:
-    process = start(tmp_path, "average=0.9", "pause=0.1")
+    process = start(tmp_path, "average=0.9", "pause=0.25")
     wait_for(lambda: any("loss" in r for r in read_metrics(tmp_path / "metrics.jsonl")))
     process.terminate()
     _, errors = process.communicate(timeout=60)
