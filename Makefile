@@ -1,5 +1,6 @@
 # make setup   the environment .venv with everything the tests need
 # make test    set up, then lint, types and every test
+# make bundle  the embedded models and recordings, from a study's outputs (STUDY=out/study/small)
 # make help    this list
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := train,synth,hf,openai,whisper-metrics,onnx,dev
 
-.PHONY: help setup test lint types format clean
+STUDY ?= out/study/small
+
+.PHONY: help setup test lint types format bundle clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -34,6 +37,9 @@ test: lint types
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bundle: setup
+	$(BIN)/ilme study bundle $(STUDY)
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,70 @@
+"""The bundle that ships: whole, small, and as good as it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ilme.bundle.contents import FOLDER, read_bundle
+from ilme.demo import DemoOptions, examples, run_demo
+from ilme.errors import BadInputError, CheckpointError
+from ilme.fusion import FusionWeights
+from ilme.results import Reference, Results, System
+
+bundled = pytest.mark.skipif(
+    not (FOLDER / "bundle.json").is_file(), reason="no bundle in this checkout; build it with: make bundle"
+)
+
+
+@bundled
+def test_it_is_whole_and_light() -> None:
+    bundle = read_bundle()
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 25_000_000
+    assert {(s.model, s.method) for s in bundle.systems} == {
+        (model, method) for model in ("rnnt", "aed") for method in ("BS", "SF", "DR", "ILME")
+    }
+    for name in bundle.files:
+        bundle._check(FOLDER / name)
+    assert "licence" in (FOLDER / "card.md").read_text(encoding="utf-8")
+
+
+@bundled
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["rnnt", "aed"])
+def test_twenty_utterances_come_out_as_stored(tmp_path: Path, model: str) -> None:
+    bundle = read_bundle()
+    results = run_demo(tmp_path, DemoOptions(model=model, method="ILME", utterances=20, threads=1), bundle)
+    unpacked = bundle.unpack(tmp_path)
+    assert len(unpacked.utterances("dev")) >= 200 and len(unpacked.utterances("test")) >= 300
+    assert list(results.references) == bundle.check["ids"]
+    total = results.measurements[f"{model} ILME"].total
+    assert total.words == bundle.check["words"]
+    # Another processor rounds differently; a word or two may change.
+    assert abs(total.errors - bundle.check["errors"][f"{model} ILME"]) <= 2
+
+
+def test_a_folder_without_a_bundle_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="make bundle"):
+        read_bundle(tmp_path)
+    (tmp_path / "bundle.json").write_text('{"format": "ilme-bundle", "version": 99}')
+    with pytest.raises(CheckpointError, match="version 99"):
+        read_bundle(tmp_path)
+
+
+def test_options_name_what_is_wrong() -> None:
+    with pytest.raises(BadInputError, match=r"model must be rnnt, aed or all, got 'ctc'"):
+        DemoOptions(model="ctc")
+    with pytest.raises(BadInputError, match="method must be"):
+        DemoOptions(method="LM")
+    with pytest.raises(BadInputError, match="negative"):
+        DemoOptions(beam=-1)
+
+
+def test_examples_are_utterances_that_ilme_mends() -> None:
+    said = {"a": Reference("one two three"), "b": Reference("four five"), "c": Reference("six")}
+    fused = {"a": "one to three", "b": "for fife", "c": "six"}
+    ilme = {"a": "one two three", "b": "four five", "c": "six"}
+    systems = (System("aed", "SF", FusionWeights(), fused), System("aed", "ILME", FusionWeights(), ilme))
+    found = examples(Results("set", "none", said, systems), most=2)
+    assert [(e.model, e.id, e.fused) for e in found] == [("aed", "b", "for fife"), ("aed", "a", "one to three")]
