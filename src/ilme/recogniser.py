@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
+from ilme.adapters.whisper_timestamps import TimestampRules, stamped_segments
 from ilme.data.audio import AudioSource, Samples, load_audio
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import from_tensors
 from ilme.search.attention import AttentionOptions
-from ilme.search.hypothesis import NBest
+from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.transcripts import Segment, Transcript
 from ilme.windows import Window, cut_windows, is_silent
 
@@ -144,11 +145,20 @@ class DomainRecogniser:
         heard = [i for i, w in enumerate(windows) if not is_silent(w.samples)]
         lists = self.nbest([windows[i].samples for i in heard]) if heard else []
         best = {i: nbest[0] for i, nbest in zip(heard, lists, strict=True) if nbest}
+        segments: list[Segment] = []
+        for i, window in enumerate(windows):
+            segments += self._segments(window, best[i]) if i in best else [Segment(window.start, window.end, "")]
+        return segments
+
+    def _segments(self, window: Window, found: Hypothesis) -> list[Segment]:
+        """The window's one segment; with time stamps those that the stamps make."""
+        if not isinstance(self.model.rules, TimestampRules):
+            return [Segment(window.start, window.end, found.text, found.score, found.scores)]
+        length = window.end - window.start
+        parts = stamped_segments(list(found.tokens), self.model.rules.first, length)
         return [
-            Segment(w.start, w.end, best[i].text, best[i].score, best[i].scores)
-            if i in best
-            else Segment(w.start, w.end, "")
-            for i, w in enumerate(windows)
+            Segment(window.start + a, window.start + b, self.model.tokenizer.decode(y), found.score, found.scores)
+            for a, b, y in parts
         ]
 
 
@@ -159,7 +169,9 @@ def _groups(windows: Sequence[Window], size: int) -> Iterator[Sequence[Window]]:
         yield windows[at : at + size]
 
 
-def load(folder: str | Path, *, model: str = "", device: str = "cpu", pack: bool = True) -> DomainRecogniser:
+def load(
+    folder: str | Path, *, model: str = "", device: str = "cpu", pack: bool = True, timestamps: bool = False
+) -> DomainRecogniser:
     """Loads a domain folder.
 
     Args:
@@ -167,13 +179,15 @@ def load(folder: str | Path, *, model: str = "", device: str = "cpu", pack: bool
         model: Where the model is now, if it has moved.
         device: Where everything runs.
         pack: On the CPU, arrange the decoder's weights once: faster, the same results to rounding.
+        timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
     """
     from ilme.adapters.loading import load_attention_model
     from ilme.loading import load_scorer
 
     folder = Path(folder)
     domain = Domain.read(folder)
-    host = load_attention_model(model or domain.model, device, **domain.model_options)
+    options = domain.model_options | ({"timestamps": True} if timestamps else {})
+    host = load_attention_model(model or domain.model, device, **options)
     lm = internal = None
     if domain.weights.lm:
         file = folder / domain.lm

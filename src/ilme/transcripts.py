@@ -20,8 +20,8 @@ class Segment:
     Attributes:
         start, end: In seconds from the beginning of the recording.
         text: What was said.
-        score: The fused score by which it was chosen, in nats; 0 for silence.
-        scores: Its unweighted parts; None for silence.
+        score: The score by which the text of its window was chosen; 0 for silence.
+        scores: The unweighted parts of that score; None for silence.
     """
 
     start: float

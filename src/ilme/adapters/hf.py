@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from ilme.nest import State
 from ilme.packed import Format
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["HuggingFaceTokenizer", "TransformerAED", "pad_hidden", "read_layer"]
+__all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "pad_hidden", "read_layer"]
 
 Audio = np.ndarray[Any, np.dtype[np.float32]]
 RATE = 16_000  # samples a second that every model here expects
@@ -101,6 +101,22 @@ def read_layer(
     )
 
 
+class LabelRules(Protocol):
+    """What may follow what, where that depends on the labels so far; its state is one tensor, sequence first."""
+
+    def start(self, n: int) -> Tensor:
+        """The states of n empty sequences."""
+        ...
+
+    def advance(self, labels: Tensor, state: Tensor) -> Tensor:
+        """The states after one more label (n,)."""
+        ...
+
+    def apply(self, logits: Tensor, state: Tensor) -> Tensor:
+        """Logits (n, V) with −∞ for what may not follow."""
+        ...
+
+
 class TransformerAED(ABC):
     """An encoder and a Transformer decoder over it; implements `ilme.protocols.AttentionDecoder`.
 
@@ -111,6 +127,7 @@ class TransformerAED(ABC):
         suppress: Ids that are never put out.
         suppress_first: Ids that are not put out as the first label.
         max_labels: The longest sequence the decoder has positions for, without the prefix.
+        rules: What may follow what; None if everything may.
     """
 
     window: float = 30.0  # seconds of audio that the model takes at once
@@ -125,7 +142,9 @@ class TransformerAED(ABC):
         suppress: Sequence[int] = (),
         suppress_first: Sequence[int] = (),
         max_labels: int = 224,
+        rules: LabelRules | None = None,
     ) -> None:
+        self.rules = rules
         self.decoder = decoder
         self.tokenizer = tokenizer
         self.prefix = tuple(prefix)
@@ -188,13 +207,15 @@ class TransformerAED(ABC):
     def start(self, memory: State) -> tuple[Tensor, State]:
         B = len(memory["keys"][0])
         hidden, cache = self.first(B, attention(memory))
-        return self.log_probabilities(hidden, self.allowed_first), {"cache": cache}
+        ruled = None if self.rules is None else self.rules.start(B).to(self.device)
+        return self.log_probabilities(hidden, self.allowed_first, ruled), {"cache": cache, "rules": ruled}
 
     @torch.inference_mode()
     def step(self, labels: Tensor, state: State, memory: State) -> tuple[Tensor, State]:
         stream = self.decoder.stream(labels[:, None], state["cache"], attention(memory))
         (hidden,), (cache,) = self.decoder.run(stream)
-        return self.log_probabilities(hidden[:, -1], self.allowed), {"cache": cache}
+        ruled = self._advance(labels, state)
+        return self.log_probabilities(hidden[:, -1], self.allowed, ruled), {"cache": cache, "rules": ruled}
 
     @torch.inference_mode()
     def step_with(
@@ -210,8 +231,9 @@ class TransformerAED(ABC):
         (hidden, passenger), (new, carried) = self.decoder.run(own, other)
         logits = self.decoder.output(torch.cat([hidden[:, -1], passenger[:, -1]])).float()
         n = len(labels)
-        rows, internal = logits[:n].add_(self.allowed), logits[n:].add_(allowed)
-        return (rows.log_softmax(-1), {"cache": new}), (internal.log_softmax(-1), carried)
+        ruled = self._advance(labels, state)
+        rows, internal = self._normalise(logits[:n], self.allowed, ruled), self._normalise(logits[n:], allowed)
+        return (rows, {"cache": new, "rules": ruled}), (internal, carried)
 
     def first(self, n: int, context: Context) -> tuple[Tensor, Cache]:
         """Runs the prefix of n sequences: the last hidden state (n, D) and the cache."""
@@ -225,10 +247,18 @@ class TransformerAED(ABC):
         (hidden,), _ = self.decoder.run(self.decoder.stream(torch.cat([prefix, labels], 1), None, context))
         return self.decoder.output(hidden[:, len(self.prefix) - 1 :])
 
-    def log_probabilities(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        """log softmax over the allowed units (n, V), −∞ for the others."""
-        logits = self.decoder.output(hidden).float()
-        return logits.add_(allowed).log_softmax(dim=-1)
+    def log_probabilities(self, hidden: Tensor, allowed: Tensor, ruled: Tensor | None = None) -> Tensor:
+        """log softmax over the allowed units (n, V), −∞ for the others; `ruled` is the state of the rules, if any."""
+        return self._normalise(self.decoder.output(hidden).float(), allowed, ruled)
+
+    def _normalise(self, logits: Tensor, allowed: Tensor, ruled: Tensor | None = None) -> Tensor:
+        logits = logits.add_(allowed)
+        if ruled is not None and self.rules is not None:
+            logits = self.rules.apply(logits, ruled)
+        return logits.log_softmax(dim=-1)
+
+    def _advance(self, labels: Tensor, state: State) -> Tensor | None:
+        return None if self.rules is None else self.rules.advance(labels, state["rules"])
 
 
 def pad_hidden(states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

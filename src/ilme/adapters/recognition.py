@@ -13,6 +13,7 @@ from hashlib import blake2b
 import torch
 
 from ilme.adapters.hf import TransformerAED
+from ilme.adapters.whisper_timestamps import ReadsPastStamps, Stamped, TimestampRules
 from ilme.data.audio import Samples
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
@@ -69,6 +70,10 @@ class AdaptedRecogniser(Recogniser):
         cache: EncoderCache | None = None,
     ) -> None:
         self.cache = cache
+        if isinstance(model.rules, TimestampRules):
+            first = model.rules.first
+            lm = None if lm is None else ReadsPastStamps(lm, first)
+            subtracted = None if subtracted is None else Stamped(subtracted, first)
         super().__init__(
             model, model.features, model.tokenizer, lm=lm, subtracted=subtracted, options=options, rate=16_000
         )

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, FeedForward, Linear
 from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, TransformerAED, read_layer
+from ilme.adapters.whisper_timestamps import TimestampRules
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
 
@@ -44,12 +45,14 @@ class WhisperOptions:
         language: Language code of the audio; multilingual models only.
         task: transcribe, or translate into English; multilingual models only.
         prompt: Text that is taken to have come before, in the style wanted.
+        timestamps: Put out time stamps between the segments of speech.
         suppress_non_speech: Never put out brackets, music signs and other marks that are not spoken.
     """
 
     language: str = "en"
     task: str = "transcribe"
     prompt: str = ""
+    timestamps: bool = False
     suppress_non_speech: bool = True
 
     def __post_init__(self) -> None:
@@ -104,15 +107,17 @@ class WhisperVocabulary:
             start += [self.ids[language], self.ids[f"<|{options.task}|>"]]
         elif options.task != "transcribe" or options.language not in ("en", ""):
             raise BadInputError(f"an English-only model cannot {options.task} {options.language!r}")
-        start.append(self.ids["<|notimestamps|>"])
+        if not options.timestamps:
+            start.append(self.ids["<|notimestamps|>"])
         prompt = self.tokenizer.encode(options.prompt)[-room:]
         return [self.ids["<|startofprev|>"], *prompt, *start] if prompt else start
 
     def suppressed(self, options: WhisperOptions) -> list[int]:
-        """Ids that no transcript without time stamps contains."""
-        special = [i for name, i in self.ids.items() if name != "<|endoftext|>"]
+        """Ids that no transcript contains; time stamps are among them unless they are asked for."""
+        stamps = set(self.timestamps)
+        special = {i for name, i in self.ids.items() if name != "<|endoftext|>"} - stamps
         marks = self.non_speech() if options.suppress_non_speech else []
-        return sorted({*special, *marks, *self.timestamps})
+        return sorted({*special, *marks, *(() if options.timestamps else stamps)})
 
     def non_speech(self) -> list[int]:
         encode = self.tokenizer.encode_raw
@@ -159,6 +164,9 @@ class Whisper(TransformerAED):
             suppress=self.vocabulary.suppressed(options),
             suppress_first=[self.vocabulary.ids["<|endoftext|>"], *blank(tokenizer)],
             max_labels=min(positions // 2, positions - len(prefix)),
+            rules=TimestampRules(self.vocabulary.timestamps[0], self.vocabulary.ids["<|endoftext|>"])
+            if options.timestamps
+            else None,
         )
         self.window = config.max_source_positions * 2 / 100  # two 10 ms frames per position
         self._extractor = extractor if extractor is not None else feature_extractor(config)

@@ -13,6 +13,7 @@ def transcribe(
     model: str = "",
     device: str = "cpu",
     batch: int = 8,
+    timestamps: bool = False,
 ) -> int:
     """Transcribe audio files, however long, with a domain folder of `ilme adapt`.
 
@@ -26,6 +27,7 @@ def transcribe(
         model: Where the model is now, if it has moved.
         device: Where everything runs.
         batch: Windows of up to 30 s that are searched at once.
+        timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
     """
     import sys
 
@@ -41,7 +43,7 @@ def transcribe(
     for format in wanted:
         check_format(format)
     files = expand(audio)
-    recogniser = load(domain, model=model, device=device)
+    recogniser = load(domain, model=model, device=device, timestamps=timestamps)
     failed = 0
     with utterance_progress() as bar:
         for done, file in enumerate(files, 1):
