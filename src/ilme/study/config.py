@@ -5,7 +5,7 @@ text → tokenizer → speech → lm-* and ngrams → rnnt, aed → tune and tes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -231,8 +231,3 @@ def _set(data: dict[str, Any], name: str, value: Any) -> None:
         if not isinstance(data, dict):
             raise BadInputError(f"{name}: {parent} is a value, it has no fields")
     data[last] = value
-
-
-def with_decoding(config: StudyConfig, **changes: Any) -> StudyConfig:
-    """The study with other decoding options."""
-    return replace(config, decoding=replace(config.decoding, **changes))
