@@ -17,7 +17,7 @@ from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import BadInputError
 from ilme.ledger import looks_at
-from ilme.loading import Parts, load_recogniser, run_time_parameters
+from ilme.loading import Parts, describe, load_recogniser, run_time_parameters
 from ilme.results import Results
 from ilme.tuning_result import TuningResult
 
@@ -143,6 +143,17 @@ def test_parameters_count_what_runs(folder: Path) -> None:
     with_lm = run_time_parameters(recogniser)
     source = load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"), str(folder / "lm")))
     assert run_time_parameters(source) - with_lm == with_lm - alone > 0
+
+
+def test_a_model_trained_again_is_another_model(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model.safetensors"
+    copy.write_bytes((folder / "rnnt" / "model.safetensors").read_bytes())
+    before = describe(Parts(str(tmp_path), str(folder / "lm"), "internal"))
+    assert before["model_content"] == describe(Parts(str(folder / "rnnt")))["model_content"]
+    copy.write_bytes(copy.read_bytes()[:-4] + b"abcd")
+    after = describe(Parts(str(tmp_path), str(folder / "lm"), "internal"))
+    assert after["model_content"] != before["model_content"] and after["lm_content"] == before["lm_content"]
+    assert "subtracted_content" not in after
 
 
 def test_mistakes_are_explained(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

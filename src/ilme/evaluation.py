@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ilme.contributions import explain, forced
 from ilme.decoding import DecodingOptions, Processes, SearchDecoder
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
-from ilme.loading import Parts, load_recogniser, run_time_parameters
+from ilme.loading import Parts, describe, load_recogniser, run_time_parameters
 from ilme.metrics import NormaliserName, normaliser, unique_by_id
 from ilme.recognition import Recogniser
 from ilme.results import System
@@ -127,7 +127,7 @@ def decode_system(
     from ilme.commands.progress import utterance_progress
 
     recogniser = load_recogniser(parts, transducer, attention)
-    work = DecoderPlan(parts, tuple(utterances), folder, asdict(parts), decoding, transducer, attention)
+    work = DecoderPlan(parts, tuple(utterances), folder, describe(parts), decoding, transducer, attention)
     with utterance_progress(processes.rank == 0) as progress:
         return evaluate_system(plan, recogniser, work.make(processes, progress, recogniser), utterances)
 

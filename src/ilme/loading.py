@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tokens import Tokens, check_same_vocabulary
 
-__all__ = ["INTERNAL", "Parts", "load_recogniser", "load_scorer", "run_time_parameters"]
+__all__ = ["INTERNAL", "Parts", "describe", "load_recogniser", "load_scorer", "run_time_parameters"]
 
 INTERNAL = "internal"
 
@@ -38,6 +39,27 @@ class Parts:
     def __post_init__(self) -> None:
         if not self.model:
             raise BadInputError("no model was given; name a checkpoint with --parts.model")
+
+
+def describe(parts: Parts) -> dict[str, str]:
+    """The parts by name and by content, so that results of a model that has since been trained again are not reused."""
+    described = asdict(parts)
+    for name in ("model", "lm", "subtracted"):
+        path = Path(getattr(parts, name))
+        file = path / "model.safetensors" if path.is_dir() else path
+        if getattr(parts, name) and file.is_file():
+            described[f"{name}_content"] = _content(file)
+    return described
+
+
+def _content(file: Path) -> str:
+    """A short hash of a file's size and of its first and last megabyte."""
+    size, part = file.stat().st_size, 1 << 20
+    with file.open("rb") as stream:
+        first = stream.read(part)
+        stream.seek(max(0, size - part))
+        last = stream.read(part)
+    return hashlib.sha256(f"{size}".encode() + first + last).hexdigest()[:16]
 
 
 def load_recogniser(

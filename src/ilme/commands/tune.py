@@ -56,18 +56,18 @@ def tune(
         return
     if tuning.method != "BS" and not lm:
         raise BadInputError(f"{tuning.method} needs an external LM; name one with --lm")
-    from dataclasses import asdict, replace
+    from dataclasses import replace
 
     from ilme.decoding import Processes
     from ilme.evaluation import DecoderPlan
-    from ilme.loading import Parts, load_recogniser
+    from ilme.loading import Parts, describe, load_recogniser
     from ilme.tuning import tune as find_weights
     from ilme.utterances import read_utterances
 
     processes = Processes.from_environment()
     parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device)
     utterances = read_utterances(dev, split=split, limit=limit)
-    about = asdict(parts) | {"dev": str(dev)}
+    about = describe(parts) | {"dev": str(dev)}
     plan = DecoderPlan(parts, tuple(utterances), out / "decodes", about, decoding, transducer, attention)
     recogniser = load_recogniser(parts, transducer, attention)
     options = replace(tuning, length_exponent=recogniser.length_exponent)
