@@ -5,7 +5,7 @@
 
 On a CUDA device torchaudio's `rnnt_loss`, with the same joint and output layer and 16-bit logits, runs in
 the same process, and so do the joint's own matrix products alone (the floor). On a CPU the comparison is the
-plain way: logits of all cells, log-softmax, and the lattice. Prints one table and, with --json, writes every
+plain way: logits of all cells, log-softmax, and the lattice; and fast_rnnt's full loss where that is installed. Prints one table and, with --json, writes every
 number.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import time
 from collections.abc import Callable
@@ -84,6 +85,16 @@ def plain(x: Inputs) -> Tensor:
     index = torch.cat([x.labels, x.labels[:, -1:]], 1)[:, None, :, None].expand(-1, blank.shape[1], -1, 1)
     label = scores.gather(-1, index).squeeze(-1)
     return -_Lattice.apply(blank, label, x.f_lengths, x.label_lengths).sum()
+
+
+def fast_rnnt_full(x: Inputs) -> Tensor:
+    """The full (unpruned) loss of fast_rnnt on the logits of all cells."""
+    from fast_rnnt import rnnt_loss as peer
+
+    logits = torch.nn.functional.linear(torch.tanh(x.f[:, :, None] + x.g[:, None]), x.weight, x.bias)
+    boundary = torch.zeros(len(x.labels), 4, dtype=torch.int64)
+    boundary[:, 2], boundary[:, 3] = x.label_lengths, x.f_lengths
+    return peer(logits, x.labels, 0, boundary=boundary, reduction="sum")
 
 
 class _Lattice(torch.autograd.Function):
@@ -262,6 +273,8 @@ def main() -> None:
                 report(B, f"torchaudio, {kind}", gradient_step(lambda x=x: stored(x, torch.float16), x))
             elif not cuda:
                 report(B, f"plain, {kind}", gradient_step(lambda x=x: plain(x), x))
+                if importlib.util.find_spec("fast_rnnt"):
+                    report(B, f"fast_rnnt, {kind}", gradient_step(lambda x=x: fast_rnnt_full(x), x))
             if not peaked:
                 cells = B * args.frames * (args.labels + 1)
                 report(B, "the joint's own products", products(x, dtype, cells, 16384 if cuda else 512))
