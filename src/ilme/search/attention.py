@@ -39,7 +39,8 @@ class AttentionOptions:
             label's; inf always allows it. Keeps a search from ending a sentence that the audio continues.
         max_repeats: Most times in a row that a run of up to `repeat_span` labels may stand; 0 does not count.
         repeat_span: Longest run of labels that is watched for repetition.
-        stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one.
+        stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one,
+            the latter's score brought to the same length.
     """
 
     beam: int = 25
@@ -267,11 +268,14 @@ class AttentionSearch:
         return Ended(rank, asr, lm, subtracted, length, labels)
 
     def _over(self, open_: Open, ended: Ended, step: int, limit: Tensor) -> Tensor:
-        """Which utterances (B,) are finished: at their limit, or with all open hypotheses far behind the best ended."""
+        """Which utterances (B,) are finished: at their limit, or with all open hypotheses far behind the best ended.
+
+        The best ended one is given the score that it would have at the open ones' length: a sum falls with each label,
+        so with length normalisation a short hypothesis must not end the search for longer ones.
+        """
         total = fuse(open_.asr, open_.lm, open_.subtracted, float(step + 1), self.weights)
         best_open = total.amax(1)
-        scores = fuse(ended.asr, ended.lm, ended.subtracted, ended.length, self.weights)
-        best_ended = torch.where(ended.rank > -torch.inf, scores, -torch.inf).amax(1)
+        best_ended = ended.rank.amax(1) * float(step + 2) ** self.options.length_normalisation
         behind = best_open < best_ended - self.options.stop_margin
         return (step >= limit) | behind | (best_open == -torch.inf)
 

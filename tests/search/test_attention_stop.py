@@ -1,0 +1,48 @@
+"""With length normalisation an early, short hypothesis does not end the search for a longer, better one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.testing import numbered_tokens
+
+
+class Drawn:
+    """Label 2 follows itself 60 times at −0.3 nats each, then the end; after one label the end costs 3 nats."""
+
+    def __init__(self) -> None:
+        self.tokens, self.device = numbered_tokens(4, "attention"), torch.device("cpu")
+
+    def encode(self, features, lengths):
+        return torch.zeros(len(lengths), 1)
+
+    def start(self, memory):
+        return self._rows(torch.zeros(len(memory))), torch.zeros(len(memory))
+
+    def step(self, labels, state, memory):
+        return self._rows(state + 1), state + 1
+
+    @staticmethod
+    def _rows(length):
+        rows = torch.full((len(length), 4), -50.0)
+        rows[:, 2] = torch.where(length < 60, -0.3, -50.0)
+        rows[:, 0] = torch.where(length == 1, -3.0, torch.where(length == 60, 0.0, -50.0))
+        return rows
+
+
+def test_the_long_hypothesis_is_found():
+    model = Drawn()
+    options = AttentionOptions(beam=2, max_length=100, length_normalisation=1.0, stop_margin=10.0)
+    best = AttentionSearch(model, None, options)(model.encode(None, torch.tensor([1])))[0][0]
+    assert len(best.tokens) == 60
+    assert math.isclose(best.score, -0.3 * 60 / 61, rel_tol=1e-5)
+
+
+def test_without_normalisation_sums_are_compared():
+    model = Drawn()
+    options = AttentionOptions(beam=2, max_length=100, length_normalisation=0.0, stop_margin=10.0)
+    best = AttentionSearch(model, None, options)(model.encode(None, torch.tensor([1])))[0][0]
+    assert len(best.tokens) == 1
