@@ -275,7 +275,7 @@ class AttentionSearch:
         """
         total = fuse(open_.asr, open_.lm, open_.subtracted, float(step + 1), self.weights)
         best_open = total.amax(1)
-        best_ended = ended.rank.amax(1) * float(step + 2) ** self.options.length_normalisation
+        best_ended = ended.rank.amax(1) * math.pow(step + 2, self.options.length_normalisation)
         behind = best_open < best_ended - self.options.stop_margin
         return (step >= limit) | behind | (best_open == -torch.inf)
 
