@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=[], help="frames,units,warps of the kernels' blocks to try")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    available = aed.fused_energies_available
+    available = aed.kernels_run_on
     for batch in args.batches:
         model, memory, labels = make(args, batch)
 
@@ -85,10 +85,10 @@ def main() -> None:
             print(f"B={batch:<4} {name:<24} {ms:8.1f} ms  host {host:8.1f} ms  {gib:6.2f} GiB", flush=True)
 
         plainly = (args, model, memory, labels)
-        aed.fused_energies_available = lambda device: False
+        aed.kernels_run_on = lambda device: False
         report("plain", lambda a=plainly: loop(*a))
         report("plain, recomputed", lambda a=plainly: loop(*a, recompute=True))
-        aed.fused_energies_available = available
+        aed.kernels_run_on = available
         if args.device != "cuda":
             continue
         default = (attention.FRAMES, attention.UNITS, attention.WARPS)

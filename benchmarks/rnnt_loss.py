@@ -5,8 +5,8 @@
 
 On a CUDA device torchaudio's `rnnt_loss`, with the same joint and output layer and 16-bit logits, runs in
 the same process, and so do the joint's own matrix products alone (the floor). On a CPU the comparison is the
-plain way: logits of all cells, log-softmax, and the lattice; and fast_rnnt's full loss where that is installed. Prints one table and, with --json, writes every
-number.
+plain way: logits of all cells, log-softmax, and the lattice; and fast_rnnt's full loss where that is
+installed. Prints one table and, with --json, writes every number.
 """
 
 from __future__ import annotations

@@ -111,11 +111,11 @@ def speech(args: argparse.Namespace, kind: str, batch: int, report: Callable[...
     report(kind, batch, "features", hours, lambda: next(stream))
     report(kind, batch, "step", hours, lambda: training_step(args, objective, optimiser, lambda: next(stream)))
     if kind == "aed" and args.device == "cuda":
-        plain = aed_loss_module.fused_energies_available
-        aed_loss_module.fused_energies_available = lambda device: False
+        plain = aed_loss_module.kernels_run_on
+        aed_loss_module.kernels_run_on = lambda device: False
         report(kind, batch, "step, plain attention", hours,
                lambda: training_step(args, objective, optimiser, lambda: fixed))  # fmt: skip
-        aed_loss_module.fused_energies_available = plain
+        aed_loss_module.kernels_run_on = plain
     if args.profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             training_step(args, objective, optimiser, lambda: fixed)

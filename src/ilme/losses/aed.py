@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ilme.losses.attention import fused_energies_available, location_energies
+from ilme.errors import BadInputError
+from ilme.losses.attention import location_energies
 from ilme.losses.cross_entropy import linear_cross_entropy
+from ilme.losses.device import kernels_run_on
 from ilme.models.aed import AED, Memory
 
 __all__ = ["aed_loss", "ctc_loss", "decoder_outputs"]
@@ -58,7 +60,7 @@ def ctc_loss(model: AED, memory: Memory, labels: Tensor, label_lengths: Tensor) 
     CTC's blank is the id of <eos>, which no transcript holds.
     """
     if model.ctc is None:
-        raise ValueError("this network has no CTC output layer: set model.ctc=true")
+        raise BadInputError("this network has no CTC output layer: set model.ctc=true")
     frames = torch.isfinite(memory[2]).sum(1)
     with torch.autocast(memory[0].device.type, enabled=False):
         scores = model.ctc(memory[0].float()).log_softmax(-1).transpose(0, 1)
@@ -103,7 +105,7 @@ class _Loop:
         self.query, self.energy = attention.query.weight.to(dtype), attention.energy.weight[0].to(dtype)
         self.filters = None if attention.filters is None else attention.filters.weight.to(dtype)
         self.location = None if attention.location is None else attention.location.weight.to(dtype)
-        self.fused = fused_energies_available(memory[1].device)
+        self.fused = kernels_run_on(memory[1].device)
 
     def __call__(self, labels: Tensor, replace: Tensor | None, recompute: bool) -> Tensor:
         model, B = self.model, len(labels)

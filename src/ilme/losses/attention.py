@@ -16,19 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["fused_energies_available", "location_energies"]
+from ilme.losses.device import kernels_run_on
+
+__all__ = ["location_energies"]
 
 FRAMES, UNITS, WARPS = 32, 64, 4
-
-
-def fused_energies_available(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def location_energies(
@@ -44,7 +36,7 @@ def location_energies(
         v: (A,).
         fused: Whether to run the kernels; None: wherever they can run.
     """
-    if fused_energies_available(keys.device) if fused is None else fused:
+    if kernels_run_on(keys.device) if fused is None else fused:
         if torch.is_autocast_enabled(keys.device.type):
             dtype = torch.get_autocast_dtype(keys.device.type)
             keys, query, moved, location = (x.to(dtype) for x in (keys, query, moved, location))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
+from ilme.losses.device import kernels_run_on
 
 __all__ = ["linear_cross_entropy"]
 
@@ -112,7 +113,7 @@ def _tile(
     z = torch.addmm(bias, h, weight.t())
     dh, dw, db = grads
     wanted = dh is not None or dw is not None or db is not None
-    if z.is_cuda and exact == torch.float32 and kernels_available():
+    if exact == torch.float32 and kernels_run_on(z.device):
         loss, dz = _fused(z, targets, smoothing, wanted)
     else:
         loss, dz = _plain(z.to(exact), targets, smoothing, wanted)
@@ -158,11 +159,3 @@ def _fused(z: Tensor, targets: Tensor, smoothing: float, wanted: bool) -> tuple[
         z, targets, losses, V, smoothing, GRADIENT=wanted, BLOCK=block, num_warps=8 if block > 1024 else 4
     )
     return losses.sum(), z
-
-
-def kernels_available() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True

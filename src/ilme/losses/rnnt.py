@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.losses import lattice
+from ilme.losses.device import kernels_run_on
 
 __all__ = ["Activation", "rnnt_loss"]
 
@@ -85,7 +86,7 @@ def rnnt_loss(
     """
     _check(f, g, weight, bias, labels, f_lengths, label_lengths, blank, activation)
     dtype = dtype or _default_dtype(f, activation)
-    fast = f.is_cuda and dtype != torch.float64 and _has_triton()
+    fast = dtype != torch.float64 and kernels_run_on(f.device)
     if tile_cells is None:
         tile_cells = CUDA_TILE_CELLS if f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(weight)))
     plan = _Plan(
@@ -151,14 +152,6 @@ def _default_dtype(f: Tensor, activation: str) -> torch.dtype:
     if not sixteen:
         return torch.float32
     return torch.float16 if f.is_cuda and activation == "tanh" else torch.bfloat16
-
-
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 class _RnntLoss(torch.autograd.Function):

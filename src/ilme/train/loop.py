@@ -125,6 +125,7 @@ class Trainer:
         self.snapshots = Snapshots(out, loop.keep)
         self.progress = Progress(seed=loop.seed)
         self._stop_asked = False
+        self._export_failure: CheckpointError | None = None
 
     # -- the run ------------------------------------------------------------------------------------------------
 
@@ -200,7 +201,9 @@ class Trainer:
         if reason == "time is up" and not due:
             self._evaluate(journal)  # after the checkpoint, which is then that of a run without the time limit
         if (last or stop) and progress.best is None:
-            self._export()
+            self._export(journal)
+        if (last or stop) and self._export_failure is not None:
+            raise self._export_failure
         if early:
             journal.say(f"stopped early at step {step}: nothing was better than step {progress.best_step}")
         elif reason is not None and not last:
@@ -298,7 +301,7 @@ class Trainer:
         better = progress.best is None or loss < progress.best
         if better:
             progress.best, progress.best_step, progress.since_best = loss, progress.step, 0
-            self._export()
+            self._export(journal)
         else:
             progress.since_best += 1
         journal.write(progress.step, progress.hours, {"held_out_loss": loss, "best": progress.best})
@@ -323,9 +326,15 @@ class Trainer:
             raise BadInputError("the held-out data is empty")
         return float(total / units)
 
-    def _export(self) -> None:
+    def _export(self, journal: Journal) -> None:
+        """Writes the model; a failure is told at once and, if no later attempt succeeds, raised at the end."""
         if self.fabric.is_global_zero:
-            self._with_average(lambda: self.export(self.objective.model))
+            self._export_failure = None
+            try:
+                self._with_average(lambda: self.export(self.objective.model))
+            except CheckpointError as error:
+                self._export_failure = error
+                journal.say(f"{error} Training goes on.")
         self.fabric.barrier()
 
     def _save(self, journal: Journal, must: bool) -> None:

@@ -7,6 +7,7 @@ batches.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -96,7 +97,7 @@ def plan_epoch(
     return batches
 
 
-class PlannedSource:
+class PlannedSource(ABC):
     """Base of the sources here: `plan_epoch` over known lengths, dealt to the ranks in turn.
 
     Args:
@@ -125,9 +126,9 @@ class PlannedSource:
         self.rank, self.world_size, self.shuffle = rank, world_size, shuffle
         self.epoch = self.position = 0
 
+    @abstractmethod
     def load(self, indices: NDArray[Any]) -> Any:
         """The batch of these items."""
-        raise TypeError(f"{type(self).__name__} does not say how to load a batch")
 
     def __iter__(self) -> Iterator[Any]:
         plan = plan_epoch(self.lengths, self.budget, self.most, self.seed, self.epoch, self.shuffle)
