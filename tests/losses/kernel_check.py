@@ -10,8 +10,8 @@ from tests.losses.transducer_oracles import loss_and_gradients, plain_loss, rand
 
 
 def check_transducer(device: str) -> None:
-    for seed, activation in ((0, "tanh"), (1, "relu")):
-        case = random_case(B=3, T=9, U=5, V=13, J=24, seed=seed, blank=2, activation=activation)
+    for U, activation in ((5, "tanh"), (3, "relu"), (0, "tanh")):
+        case = random_case(B=3, T=9, U=U, V=13, J=24, seed=U, blank=2, activation=activation)
         weights = torch.tensor([1.0, -0.3, 2.5], dtype=torch.float64)
         wanted = loss_and_gradients(plain_loss(case), case, weights)
         for dtype, bar in ((torch.float32, 1e-4), (torch.float16, 2e-2), (torch.bfloat16, 2e-2)):

@@ -1,0 +1,5 @@
+"""Training losses. Each takes the output layer's weights and never stores the logits of a whole batch.
+
+rnnt: the transducer loss (lattice: its recursions; rnnt_triton, rnnt_kernels: the CUDA path). aed: the attention
+decoder's (attention, attention_kernels: its energies). cross_entropy and nce: language models.
+"""

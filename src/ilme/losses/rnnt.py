@@ -71,7 +71,7 @@ def rnnt_loss(
         weight: Output layer (V, J).
         bias: Its bias (V,).
         labels: Label ids (B, U), padded with any id.
-        f_lengths: Frames of each utterance (B,).
+        f_lengths: Frames of each utterance (B,), at least 1.
         label_lengths: Labels of each utterance (B,).
         blank: Id of blank.
         activation: The joint's nonlinearity.
@@ -97,7 +97,9 @@ def rnnt_loss(
         tile_cells,
         fast,
     )
-    f_lengths, label_lengths = (x.to(device=f.device, dtype=torch.long) for x in (f_lengths, label_lengths))
+    # On a CUDA device lengths are brought into range, not checked: looking at them would wait for the device.
+    f_lengths = f_lengths.to(device=f.device, dtype=torch.long).clamp(1, f.shape[1])
+    label_lengths = label_lengths.to(device=f.device, dtype=torch.long).clamp(0, labels.shape[1])
     loss: Tensor = _RnntLoss.apply(  # type: ignore[no-untyped-call]
         f, g, weight, bias, labels.to(torch.long), f_lengths, label_lengths, plan
     )

@@ -32,7 +32,7 @@ def forward_scores(
     """log P(y|x) (B,), and α (B, T, U + 1) with the shifts of its rows (B, T)."""
     B, T, W = blank.shape
     alpha, shifts, loss = torch.zeros_like(blank), blank.new_zeros(B, T), blank.new_zeros(B)
-    block = triton.next_power_of_2(W)
+    block = max(16, triton.next_power_of_2(W))
     kernels.alpha_kernel[(B,)](
         blank,
         label,
@@ -55,7 +55,7 @@ def arc_posteriors(
     """Posterior probability of each blank arc and of each label arc, both (B, T, U + 1), 0 where none is."""
     B, T, W = blank.shape
     on_blank, on_label = torch.zeros_like(blank), torch.zeros_like(blank)
-    block = triton.next_power_of_2(W)
+    block = max(16, triton.next_power_of_2(W))
     kernels.posterior_kernel[(B,)](
         blank, label, alpha, shifts, f_lengths, label_lengths, on_blank, on_label, T, W,
         BLOCK=block, num_warps=_warps(block),
