@@ -71,6 +71,7 @@ def load_recogniser(
     if _is_ours(parts.model):
         return _ours(parts, transducer, attention)
     from ilme.adapters.loading import load_attention_model
+    from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
     from ilme.ilm.transformer import estimate
 
     model = load_attention_model(parts.model, parts.device)
@@ -80,9 +81,7 @@ def load_recogniser(
     elif parts.subtracted:
         subtracted = load_scorer(parts.subtracted, model.tokens, parts.device)
     lm = load_scorer(parts.lm, model.tokens, parts.device) if parts.lm else None
-    return Recogniser(
-        model, model.features, model.tokenizer, lm=lm, subtracted=subtracted, options=attention, rate=16000
-    )
+    return AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=attention or SEARCH)
 
 
 def _ours(parts: Parts, transducer: TransducerOptions | None, attention: AttentionOptions | None) -> Recogniser:
