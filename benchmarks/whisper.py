@@ -36,7 +36,10 @@ from ilme.metrics import Measurement, measure
 from ilme.protocols import TokenScorer
 from ilme.significance import bootstrap_interval, compare
 from ilme.tuning import TuningOptions, tune
+from ilme.tuning_result import TuningResult, TuningStep
 from ilme.utterances import Utterance, read_utterances
+
+CALIBRATION = 40  # utterances that internal LMs are averaged over
 
 
 def main() -> None:
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--internal", nargs="+", default=list(ESTIMATORS))
     parser.add_argument("--beam", type=int, default=8)
     parser.add_argument("--decodes", type=int, default=4, help="decodes of tune for each method")
+    parser.add_argument("--fixed", nargs="+", default=[], help="NAME:λ:μ, such as SF:0.1:0 silence:0.2:0.15: no tuning")
     parser.add_argument("--end-margin", type=float, default=SEARCH.end_margin)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -86,6 +90,8 @@ def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | 
         model.pack()
     options = replace(SEARCH, beam=args.beam, end_margin=args.end_margin)
     sets = {split: sample(args, split, args.limit) for split in args.splits}
+    if args.fixed:
+        sets[args.splits[0]] = sets[args.splits[0]][:CALIBRATION]  # nothing is tuned: it only calibrates
     caches = {split: EncoderCache() for split in sets}
 
     def decoder(split: str, internal: TokenScorer | None) -> SearchDecoder:
@@ -105,40 +111,50 @@ def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | 
 
     dev, test = args.splits
     first = decoder(dev, None).decode(FusionWeights(), args.beam)
-    calibration = calibrate(model, sets[dev][:40], first, caches[dev])
+    calibration = calibrate(model, sets[dev][:CALIBRATION], first, caches[dev])
     systems: dict[str, TokenScorer | None] = {"BS": None}
-    if lm is not None:
+    given: dict[str, FusionWeights] = {"BS": FusionWeights()} if args.fixed else {}
+    for item in args.fixed:
+        kind, added, removed = item.split(":")
+        name = kind if kind == "SF" else f"ILME {kind}"
+        given[name] = FusionWeights(lm=float(added), subtracted=float(removed))
+        systems[name] = None if kind == "SF" else estimate(kind, model, calibration)
+    if lm is not None and not args.fixed:
         systems |= {"SF": None} | {f"ILME {n}": estimate(n, model, calibration) for n in args.internal}
     rows: dict[str, dict[str, Any]] = {}
     results: dict[str, Measurement] = {}
     for name, internal in systems.items():
         began = time.perf_counter()
-        method: Any = name.split()[0]
-        tuned = tune(
-            decoder(dev, internal),
-            {u.id: u.text for u in sets[dev]},
-            options=TuningOptions(
-                method=method,
-                beam=args.beam,
-                max_decodes=args.decodes if method != "BS" else 1,
-                normaliser="whisper",
-                length_exponent=options.length_normalisation,
-                replicates=0,
-                seed=args.seed,
-            ),
-        )
-        results[name] = measured(test, internal, tuned.weights)
-        rows[name] = row(results, name) | {
-            "weights": asdict(tuned.weights),
-            "tune WER": round(tuned.dev.rate, 3),
-            "tune decodes": [
-                {"weights": asdict(s.weights), "WER": round(s.counts.rate, 3), **asdict(s.counts)} for s in tuned.steps
-            ],
-            "seconds": round(time.perf_counter() - began, 1),
-        }
+        tuned = None if name in given else tuned_weights(args, decoder(dev, internal), sets[dev], name)
+        weights = given[name] if tuned is None else tuned.weights
+        results[name] = measured(test, internal, weights)
+        rows[name] = row(results, name) | {"weights": asdict(weights)}
+        if tuned is not None:
+            rows[name] |= {"tune WER": round(tuned.dev.rate, 3), "tune decodes": [step_row(s) for s in tuned.steps]}
+        rows[name]["seconds"] = round(time.perf_counter() - began, 1)
         print(name, json.dumps(rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
     examples = changed(results, sets[test])
     return {"search": {k: str(v) for k, v in asdict(options).items()}, "systems": rows, "examples": examples}
+
+
+def tuned_weights(
+    args: argparse.Namespace, decoder: SearchDecoder, utterances: list[Utterance], name: str
+) -> TuningResult:
+    method: Any = name.split()[0]
+    options = TuningOptions(
+        method=method,
+        beam=args.beam,
+        max_decodes=args.decodes if method != "BS" else 1,
+        normaliser="whisper",
+        length_exponent=SEARCH.length_normalisation,
+        replicates=0,
+        seed=args.seed,
+    )
+    return tune(decoder, {u.id: u.text for u in utterances}, options=options)
+
+
+def step_row(step: TuningStep) -> dict[str, Any]:
+    return {"weights": asdict(step.weights), "WER": round(step.counts.rate, 3), **asdict(step.counts)}
 
 
 def row(results: dict[str, Measurement], name: str) -> dict[str, Any]:
