@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 import workload
-from timing import fastest, machine, peak_memory_mb
+from timing import fastest, forget_peak, machine, peak_since_mb
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
@@ -218,9 +218,9 @@ def probe_memory(path: Path, frames: int, beam: int) -> None:
     run = bench.search("RNN-T", "ILME", beam)
     with torch.no_grad():
         run(1, 16)
-        before = peak_memory_mb()
+        before = forget_peak()
         run(1, frames)
-    print(json.dumps({"frames": frames, "beam": beam, "rise_mb": round(peak_memory_mb() - before, 1)}))
+    print(json.dumps({"frames": frames, "beam": beam, "rise_mb": round(peak_since_mb() - before, 1)}))
 
 
 def measure_memory(path: Path) -> list[dict[str, float]]:
