@@ -26,14 +26,26 @@ from ilme.packed import pack
 from ilme.recognition import Recogniser
 from ilme.results import Results, System
 from ilme.search.hypothesis import NBest
+from ilme.tables import Table, main_table
 from ilme.tuning import TuningOptions, tune
 from ilme.utterances import Utterance, references_of
 from ilme.weight_search import Method, WeightSpace
 
-__all__ = ["DemoOptions", "Example", "SystemRun", "examples", "in_memory", "run_demo", "transcribe_file"]
+__all__ = [
+    "DemoOptions",
+    "Example",
+    "SystemRun",
+    "examples",
+    "in_memory",
+    "model_tables",
+    "run_demo",
+    "transcribe_file",
+]
 
 METHODS = ("BS", "SF", "DR", "ILME")
 MODELS = ("rnnt", "aed")
+TITLES = {"rnnt": "RNN-T", "aed": "AED"}
+COLUMNS = ("Method", "Params (M)", "λ_T", "μ", "Dev WER", "Test WER", "95 % interval", "vs BS (%)")
 RATE = 16000
 BATCHES = DecodingOptions(batch_seconds=240.0, batch_size=32, cache="cpu")
 Progress = Callable[[int, int], None]
@@ -152,6 +164,19 @@ def examples(results: Results, most: int = 3) -> list[Example]:
                 own.append((fused.counts.errors, example))
         found += sorted(own, key=lambda pair: (-pair[0], pair[1].id))[:most]
     return [example for _, example in found]
+
+
+def model_tables(results: Results) -> list[Table]:
+    """The paper's table for each model, in columns that fit a terminal."""
+    found = []
+    for model in dict.fromkeys(system.model for system in results.systems):
+        own = replace(results, systems=tuple(s for s in results.systems if s.model == model))
+        whole = main_table(own)
+        kept = [whole.columns.index(name) for name in COLUMNS]
+        rows = tuple(tuple(row[i] for i in kept) for row in whole.rows)
+        title = f"{TITLES[model]}: word error rate (%)"
+        found.append(replace(whole, title=title, columns=COLUMNS, rows=rows))
+    return found
 
 
 @dataclass

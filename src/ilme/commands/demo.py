@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -14,6 +15,7 @@ def demo(
     retune: bool = False,
     wav: Path | None = None,
     threads: int = 0,
+    bundle: Path | None = None,
 ) -> None:
     """Decode the bundled test set with BS, SF, DR and ILME for both models; write OUT/report.html and OUT/results.json.
 
@@ -26,26 +28,31 @@ def demo(
         retune: Find the weights again on the bundled dev set first.
         wav: Transcribe this recording instead. Best effort: the bundled models know synthetic voices only.
         threads: Threads; 0 takes one for each core.
+        bundle: Another bundle than the package's own, made by `ilme study bundle`.
     """
     import time
-    from dataclasses import replace
 
+    from ilme.bundle.contents import FOLDER, read_bundle
     from ilme.commands.progress import say, utterance_progress
-    from ilme.demo import DemoOptions, examples, run_demo, transcribe_file
-    from ilme.tables import main_table, rich_table
+    from ilme.demo import DemoOptions, examples, model_tables, run_demo, transcribe_file
+    from ilme.tables import rich_table
 
-    options = DemoOptions(model, method, beam, utterances, retune, threads)
+    options, contents = DemoOptions(model, method, beam, utterances, retune, threads), read_bundle(bundle or FOLDER)
     if wav is not None:
         print("The bundled models have heard synthetic voices only: expect errors in a real recording.")
-        for name, text in transcribe_file(wav, out, options):
+        for name, text in transcribe_file(wav, out, options, contents):
             print(f"{name:<10} {text}")
         return
     began = time.perf_counter()
     with utterance_progress() as bar:
-        results = run_demo(out, options, progress=lambda name: bar)
-    for name in dict.fromkeys(system.model for system in results.systems):
-        own = replace(results, systems=tuple(s for s in results.systems if s.model == name))
-        say(rich_table(main_table(own)))
+
+        def announce(name: str) -> Callable[[int, int], None] | None:
+            print(f"decoding with {name}", flush=True)
+            return bar
+
+        results = run_demo(out, options, contents, announce)
+    for table in model_tables(results):
+        say(rich_table(table))
     for found in examples(results):
         lines = (f"said  {found.reference}", f"SF    {found.fused}", f"ILME  {found.ilme}")
         say("\n  ".join((f"{found.model}  {found.id}", *lines)))

@@ -30,6 +30,7 @@ class RNNTConfig:
         context: Labels that a stateless prediction network sees.
         projection: Dimension to which LayerNorm'ed encoder and prediction outputs are projected.
         joint: Dimension of the joint network's hidden layer.
+        ctc: Add a CTC output layer on the encoder, for an auxiliary loss that finds alignments early.
         dropout: In the prediction network; the encoder has its own.
     """
 
@@ -41,6 +42,7 @@ class RNNTConfig:
     context: int = 2
     projection: int = 1024
     joint: int = 1024
+    ctc: bool = False
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -95,6 +97,7 @@ class RNNT(nn.Module):
         self.encoder_head = _projected(config.encoder.outputs, config.projection, config.joint)
         self.prediction_head = _projected(self.predictor.outputs, config.projection, config.joint)
         self.output = nn.Linear(config.joint, len(tokens))
+        self.ctc = nn.Linear(config.encoder.outputs, len(tokens)) if config.ctc else None
 
     @property
     def device(self) -> torch.device:
@@ -129,11 +132,12 @@ class RNNT(nn.Module):
         return nn.functional.linear(torch.tanh(f + g), weight[units], bias[units])
 
     def components(self) -> dict[str, nn.Module]:
-        return {
+        parts: dict[str, nn.Module] = {
             "encoder": nn.ModuleList([self.encoder, self.encoder_head]),
             "prediction": nn.ModuleList([self.predictor, self.prediction_head]),
             "output": self.output,
         }
+        return parts if self.ctc is None else {**parts, "ctc": self.ctc}
 
 
 class LSTMPrediction(nn.Module):

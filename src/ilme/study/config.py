@@ -103,7 +103,7 @@ class NetworkPlan:
         batch: Seconds of audio in a batch, or tokens of text.
         loop: Fields of LoopOptions. With `minutes` and no `steps`, as many steps are planned as fit the time.
         optimiser: Fields of OptimiserOptions.
-        loss: Fields of AedOptions or LmOptions.
+        loss: Fields of AedOptions or LmOptions; for the RNN-T `ctc`, the weight of an auxiliary CTC loss.
         masks: Fields of SpecAugment; null leaves the features as they are.
     """
 

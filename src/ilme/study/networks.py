@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from ilme.checkpoint import load_model, save_model
+from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.data.augment import SpecAugment
 from ilme.data.features import FrontendConfig
 from ilme.study.config import NetworkPlan, StudyConfig
@@ -22,7 +24,7 @@ from ilme.train.resident import ResidentNoise, ResidentSource
 __all__ = ["network_stages", "training_noise"]
 
 _WATCHED = 400  # held-out sentences on which the internal LM is measured during training
-BABBLE, WHITE = 0.6, 0.3  # shares of the training utterances; the rest stays clean
+BABBLE, WHITE = 0.5, 0.25  # shares of the training utterances; the rest stays clean
 
 
 def network_stages(config: StudyConfig) -> list[Stage]:
@@ -35,7 +37,7 @@ def network_stages(config: StudyConfig) -> list[Stage]:
                 kind,
                 lambda study, kind=kind, plan=plan: _train(study, config, kind, plan),  # type: ignore[misc]
                 ("text", "speech", "tokenizer", "lm-source"),
-                {"plan": asdict(plan), "seed": config.seed, **speech},
+                {"plan": asdict(plan), "seed": config.seed, "noise": [BABBLE, WHITE], **speech},
                 resumes=True,
             )
         )
@@ -63,12 +65,24 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
         objective=lambda: _objective(kind, plan, tokenizer.tokens, config.seed),
         source=lambda: ResidentSource(audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed),
         held_out=lambda: kept,
-        export=lambda model: save_model(file, model, tokenizer, frontend),
+        export=lambda model: _export(file, model, tokenizer, frontend),
         perplexity=_watch(study, tokenizer),
         seed=config.seed,
     )
     facts = run_course(study, kind, course)
     return facts | {"hours": round(audio.hours, 2)}
+
+
+def _export(file: Path, model: Any, tokenizer: Any, frontend: FrontendConfig) -> None:
+    """The model as it recognises: without the CTC layer, which only training uses."""
+    save_model(file, model, tokenizer, frontend)
+    if model.ctc is None:
+        return
+    tensors, header = read_tensors(file)
+    about = json.loads(header["ilme"])
+    about["config"]["ctc"] = False
+    kept = {name: value for name, value in tensors.items() if not name.startswith("ctc.")}
+    write_tensors(file, kept, {**header, "ilme": json.dumps(about)})
 
 
 def _frontend(features: int) -> FrontendConfig:
@@ -80,7 +94,7 @@ def _frontend(features: int) -> FrontendConfig:
 def _objective(kind: str, plan: NetworkPlan, tokens: Any, seed: int) -> Objective:
     network = fresh_network(kind, plan, tokens, seed)
     if kind == "rnnt":
-        return RnntObjective(network)
+        return RnntObjective(network, float(plan.loss.get("ctc", 0.0)))
     return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))
 
 

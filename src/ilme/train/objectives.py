@@ -43,19 +43,42 @@ class Objective(nn.Module):
 
 
 class RnntObjective(Objective):
-    """−log P(y|x) of a transducer."""
+    """−log P(y|x) of a transducer; in training also `ctc` times the CTC loss of its encoder.
 
-    def __init__(self, model: RNNT) -> None:
+    Args:
+        model: The network; it needs its CTC layer (model.ctc) where `ctc` is not 0.
+        ctc: Weight of the auxiliary CTC loss. A transducer first learns to predict labels without listening; CTC makes
+            the encoder find alignments at once.
+    """
+
+    def __init__(self, model: RNNT, ctc: float = 0.0) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.ctc = model, ctc
+        if ctc and model.ctc is None:
+            raise BadInputError("an auxiliary CTC loss needs the network's CTC layer: set model.ctc=true")
+        if not ctc and model.ctc is not None:
+            model.ctc.requires_grad_(False)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
-        f, f_lengths = self.model.encode(features, feature_lengths)
-        g = self.model.predict_all(labels)
-        output = self.model.output
-        return rnnt_loss(
-            f, g, output.weight, output.bias, labels, f_lengths, label_lengths, blank=self.model.tokens.blank
-        ).sum()
+        model = self.model
+        h, lengths = model.encoder(features, feature_lengths)
+        f, g = model.encoder_head(h), model.predict_all(labels)
+        output, blank = model.output, model.tokens.blank
+        loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
+        if self.ctc and self.training and model.ctc is not None:
+            loss = loss + self.ctc * encoder_ctc(model.ctc, h, lengths, labels, label_lengths, blank or 0)
+        return loss
+
+
+def encoder_ctc(
+    layer: nn.Module, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int
+) -> Tensor:
+    """Summed CTC loss of encoder outputs h (B, T, E) through an output layer; 0 where frames are too few for labels."""
+    with torch.autocast(h.device.type, enabled=False):
+        scores = layer(h.float()).log_softmax(-1).transpose(0, 1)
+    return nn.functional.ctc_loss(
+        scores, labels, lengths, label_lengths, blank=blank, reduction="sum", zero_infinity=True
+    )
 
 
 class AedObjective(Objective):
