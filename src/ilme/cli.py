@@ -87,13 +87,18 @@ def load(target: str) -> Callable[..., Any]:
 def run(name: str, function: Callable[..., Any], args: list[str]) -> int:
     from jsonargparse import ArgumentParser
 
-    parser = ArgumentParser(prog=f"ilme {name}", description=inspect.getdoc(function), exit_on_error=True)
+    parser = ArgumentParser(prog=f"ilme {name}", description=purpose(function), exit_on_error=True)
     parser.add_argument("--config", action="config", help="YAML file with any of these options.")
     parser.add_function_arguments(function, as_positional=True, fail_untyped=True)
-    options = parser.instantiate_classes(parser.parse_args(plain_arguments(function, args)))
+    options = parser.instantiate(parser.parse_args(plain_arguments(function, args)))
     values = {key: value for key, value in vars(options).items() if key not in ("config", "print_config")}
     result = function(**values)
     return result if isinstance(result, int) else 0
+
+
+def purpose(function: Callable[..., Any]) -> str:
+    """What a command does, in its docstring's words; what its options do is said beside them."""
+    return re.split(r"\n\s*Args:", inspect.getdoc(function) or "")[0].strip()
 
 
 def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[str]:
