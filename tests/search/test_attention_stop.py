@@ -46,3 +46,23 @@ def test_without_normalisation_sums_are_compared():
     options = AttentionOptions(beam=2, max_length=100, length_normalisation=0.0, stop_margin=10.0)
     best = AttentionSearch(model, None, options)(model.encode(None, torch.tensor([1])))[0][0]
     assert len(best.tokens) == 1
+
+
+def test_a_certain_end_is_the_only_continuation():
+    """After one label the end is 2 nats above the rest: a search that may go on does, one with the guard ends."""
+
+    class Certain(Drawn):
+        @staticmethod
+        def _rows(length):
+            rows = Drawn._rows(length)
+            rows[length == 1, 0], rows[length == 1, 2] = -0.15, -2.15
+            return rows
+
+    model = Certain()
+    found = {}
+    for margin in (math.inf, 2.5, 1.5):
+        options = AttentionOptions(beam=2, max_length=100, length_normalisation=1.0, certain_end=margin)
+        found[margin] = AttentionSearch(model, None, options)(model.encode(None, torch.tensor([1])))[0]
+    assert any(len(h.tokens) == 60 for h in found[math.inf])
+    assert found[2.5] == found[math.inf]
+    assert {len(h.tokens) for h in found[1.5]} == {1}

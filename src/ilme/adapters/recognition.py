@@ -28,8 +28,9 @@ __all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache"]
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
 SHORTEST, LONGEST, FREE_LABELS = 0.6, 1.5, 4  # see `alike_in_length`
-# Length normalisation as in openai-whisper; nothing is said more than four times in a row.
-SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448)
+# Length normalisation as in openai-whisper; nothing is said more than four times in a row; where the model itself puts
+# the end at twenty times the probability of any label, it is the end.
+SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448, certain_end=3.0)
 
 
 class EncoderCache:

@@ -37,6 +37,8 @@ class AttentionOptions:
         length_normalisation: α: rank by score / (|y| + 1)^α; 0 ranks by the score itself.
         end_margin: The end is allowed only where the model's own log P(eos) is within this many nats of its best
             label's; inf always allows it. Keeps a search from ending a sentence that the audio continues.
+        certain_end: Only the end is allowed where the model's own log P(eos) is more than this many nats above its best
+            label's; inf never. Keeps an LM from going on after the speech has ended.
         max_repeats: Most times in a row that a run of up to `repeat_span` labels may stand; 0 does not count.
         repeat_span: Longest run of labels that is watched for repetition.
         stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one,
@@ -48,6 +50,7 @@ class AttentionOptions:
     max_length: int = 200
     length_normalisation: float = 0.0
     end_margin: float = math.inf
+    certain_end: float = math.inf
     max_repeats: int = 0
     repeat_span: int = 8
     stop_margin: float = 10.0
@@ -60,7 +63,7 @@ class AttentionOptions:
                 raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.nbest > self.beam:
             raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
-        for name in ("length_normalisation", "end_margin", "stop_margin"):
+        for name in ("length_normalisation", "end_margin", "certain_end", "stop_margin"):
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise BadInputError(f"{name} must not be negative, got {value!r}")
@@ -195,11 +198,12 @@ class AttentionSearch:
         end = fuse(asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted), 0.0, self.weights).view(
             B, -1
         )
-        if self.options.end_margin < math.inf:
+        if min(self.options.end_margin, self.options.certain_end) < math.inf:
             others = asr.clone()
             others[:, self.eos] = -torch.inf
-            early = asr[:, self.eos] < others.amax(1) - self.options.end_margin
-            end = end.masked_fill(early.view_as(end) & (step < limit)[:, None], -torch.inf)
+            lead = (asr[:, self.eos] - others.amax(1)).view_as(end)  # of the end over the best label, in nats
+            end = end.masked_fill((lead < -self.options.end_margin) & (step < limit)[:, None], -torch.inf)
+            gain = gain.masked_fill((lead > self.options.certain_end)[:, :, None], -torch.inf)
         if self.options.max_repeats:
             gain = self._forbid_repeats(gain, open_, step)
         gain = gain.masked_fill((step >= limit)[:, None, None], -torch.inf)
