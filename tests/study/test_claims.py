@@ -6,7 +6,7 @@ from typing import Any
 
 from ilme.fusion import FusionWeights
 from ilme.results import Reference, Results, System
-from ilme.study.claims import check_claims
+from ilme.study.claims import check_claims, check_health
 
 WORDS = list("abcdefghijklmnopqrst")
 
@@ -50,3 +50,11 @@ def test_results_that_differ_say_so() -> None:
     assert told["rnnt: the internal LM's perplexity on source text falls, then rises"] is False
     gain = next(c for c in found if c.name.endswith("fewer errors than BS"))
     assert gain.ours == "43.8 % fewer" and gain.paper == "29.1 % fewer"
+
+
+def test_health_looks_at_the_baselines() -> None:
+    within = results({"rnnt": {"BS": 2}, "aed": {"BS": 4}})
+    across = results({"aed": {"BS": 4}})
+    told = verdicts(check_health({"intra": within, "cross": across}))
+    assert list(told.values()) == [True, False, True]  # 10 %, 20 %, 0 deletions against 4
+    assert check_health({}) == []

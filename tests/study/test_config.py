@@ -44,7 +44,7 @@ def test_the_papers_plan_has_the_papers_sizes() -> None:
 def test_single_fields_can_be_changed() -> None:
     config = read_config(PLANS / "tiny.yaml", {"speech.hours": 2, "rnnt.network.dropout": 0.3})
     assert config.speech.hours == 2 and config.rnnt.network["dropout"] == 0.3
-    assert config.rnnt.network["encoder"]["time_reduction"] == 2
+    assert config.rnnt.network["encoder"]["features"] == 480
 
 
 def test_faults_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from ilme.results import Results
 
-__all__ = ["Claim", "check_claims"]
+__all__ = ["Claim", "check_claims", "check_health"]
+
+HEALTHY = 15.0  # per cent
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,24 @@ class Claim:
     paper: str
     ours: str
     holds: bool | None
+
+
+def check_health(results: Mapping[str, Results]) -> list[Claim]:
+    """Whether the baselines are good enough for a comparison: source-domain WER, and the AED's missing words."""
+    found: list[Claim] = []
+    for setting, model in (("intra", "rnnt"), ("intra", "aed")):
+        rate = _rate(results, setting, model, "BS")
+        if rate is not None:
+            name = f"{model}: test WER on the source domain, without any LM, below {HEALTHY:g} %"
+            found.append(Claim(name, "", f"{rate:.2f}", rate < HEALTHY))
+    across = results.get("cross")
+    measured = across.measurements.get("aed BS") if across else None
+    if measured is not None:
+        total = measured.total
+        others = total.insertions + total.substitutions
+        name = "aed: no more deletions than insertions and substitutions, without any LM"
+        found.append(Claim(name, "", f"{total.deletions} against {others}", total.deletions <= others))
+    return found
 
 
 def check_claims(results: Mapping[str, Results], curves: Mapping[str, Any]) -> list[Claim]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ilme.checkpoint import write_atomically
 from ilme.results import Results, merge_results
-from ilme.study.claims import check_claims
+from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.tables import main_table, render
@@ -55,6 +55,7 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
         "name": config.name,
         "config": config.to_json(),
         "stages": {name: study.facts(name) for name in study.stages if name != "tables"},
+        "health": [asdict(claim) for claim in check_health(merged)],
         "claims": [asdict(claim) for claim in claims],
         "versions": _versions(study.device),
         "commit": _commit(),
