@@ -27,7 +27,7 @@ from timing import fastest, machine
 from ilme.adapt import calibrate
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache
+from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache, search_options
 from ilme.decoding import DecodingOptions, SearchDecoder
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, estimate
@@ -88,7 +88,7 @@ def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | 
     """WER of BS, SF and ILME with each internal LM on test, weights from tune."""
     if model.device.type == "cpu":
         model.pack()
-    options = replace(SEARCH, beam=args.beam, end_margin=args.end_margin)
+    options = replace(search_options(args.beam), end_margin=args.end_margin)
     sets = {split: sample(args, split, args.limit) for split in args.splits}
     if args.fixed:
         sets[args.splits[0]] = sets[args.splits[0]][:CALIBRATION]  # nothing is tuned: it only calibrates
@@ -223,7 +223,7 @@ def speed(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | Non
         return texts
 
     def ours(weights: FusionWeights, internal: TokenScorer | None) -> Any:
-        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=replace(SEARCH, beam=args.beam))
+        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=search_options(args.beam))
         return lambda: [
             recogniser.search(recogniser.encode([samples]), weights, args.beam)[0][0].text for samples in audio
         ]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ilme.adapters.hf import TransformerAED
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache
+from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
 from ilme.adapters.style import DomainText, domain_lines
 from ilme.decoding import DecodingOptions, SearchDecoder
 from ilme.error_surface import as_vector, build_lists
@@ -138,7 +138,7 @@ def adapt(
     if lm is None:
         lm, about = train_domain_lm(model, text, [u.text for u in dev], out / LM, options, say)
         report["text"] = about
-    domain = Domain(name, dict(model_options or {}), lm=lm_name or LM, search=replace(SEARCH, beam=options.beam))
+    domain = Domain(name, dict(model_options or {}), lm=lm_name or LM, search=search_options(options.beam))
     if not dev:
         return _without_dev(model, domain, options, out, report, say)
     found = _with_dev(model, domain, lm, dev, options, say)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
+from ilme.errors import BadInputError
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.testing import numbered_tokens
 
@@ -66,3 +68,12 @@ def test_a_certain_end_is_the_only_continuation():
     assert any(len(h.tokens) == 60 for h in found[math.inf])
     assert found[2.5] == found[math.inf]
     assert {len(h.tokens) for h in found[1.5]} == {1}
+
+
+def test_enough_ended_hypotheses_end_the_search():
+    model = Drawn()
+    options = AttentionOptions(beam=2, max_length=100, length_normalisation=1.0, enough=1)
+    best = AttentionSearch(model, None, options)(model.encode(None, torch.tensor([1])))[0][0]
+    assert len(best.tokens) == 1
+    with pytest.raises(BadInputError, match="enough=3"):
+        AttentionOptions(beam=2, enough=3)

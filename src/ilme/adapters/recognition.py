@@ -23,14 +23,19 @@ from ilme.recognition import Recogniser
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
 
-__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache"]
+__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache", "search_options"]
 
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
 SHORTEST, LONGEST, FREE_LABELS = 0.6, 1.5, 4  # see `alike_in_length`
-# Length normalisation as in openai-whisper; nothing is said more than four times in a row; where the model itself puts
-# the end at twenty times the probability of any label, it is the end.
-SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448, certain_end=3.0)
+# As openai-whisper: length normalisation, and enough when as many hypotheses have ended as the beam is wide. Nothing is
+# said more than four times in a row; where the model itself puts the end at twenty times any label, it is the end.
+SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448, certain_end=3.0, enough=8)
+
+
+def search_options(beam: int) -> AttentionOptions:
+    """`SEARCH` with another beam."""
+    return replace(SEARCH, beam=beam, enough=beam)
 
 
 class EncoderCache:
@@ -95,7 +100,8 @@ class AdaptedRecogniser(Recogniser):
     def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
         if not isinstance(self.options, AttentionOptions):
             raise BadInputError("an attention model is searched with AttentionOptions")
-        options = replace(self.options, beam=beam, nbest=min(self.options.nbest, beam))
+        nbest = min(self.options.nbest, beam)
+        options = replace(self.options, beam=beam, nbest=nbest, enough=min(self.options.enough, nbest or beam))
         search = AttentionSearch(self.model, Fusion(self.lm, self.subtracted, weights), options)
         lists = search(self.model.memory(encoded["hidden"], encoded["mask"]), encoded["limits"])
         lists = [alike_in_length(nbest, self.length_exponent) for nbest in lists]

@@ -43,6 +43,8 @@ class AttentionOptions:
         repeat_span: Longest run of labels that is watched for repetition.
         stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one,
             the latter's score brought to the same length.
+        enough: An utterance is also finished when this many hypotheses have ended, at most `nbest`; 0 does not count.
+            As openai-whisper stops: a decoder that falls into a loop is then left before the loop looks cheap.
     """
 
     beam: int = 25
@@ -54,15 +56,20 @@ class AttentionOptions:
     max_repeats: int = 0
     repeat_span: int = 8
     stop_margin: float = 10.0
+    enough: int = 0
 
     def __post_init__(self) -> None:
-        leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1}
+        leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1, "enough": 0}
         for name, least in leasts.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.nbest > self.beam:
             raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
+        if self.enough > (self.nbest or self.beam):
+            raise BadInputError(
+                f"enough={self.enough} hypotheses can never end where nbest={self.nbest or self.beam} are kept"
+            )
         for name in ("length_normalisation", "end_margin", "certain_end", "stop_margin"):
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
@@ -281,7 +288,10 @@ class AttentionSearch:
         best_open = total.amax(1)
         best_ended = ended.rank.amax(1) * math.pow(step + 2, self.options.length_normalisation)
         behind = best_open < best_ended - self.options.stop_margin
-        return (step >= limit) | behind | (best_open == -torch.inf)
+        over = (step >= limit) | behind | (best_open == -torch.inf)
+        if self.options.enough:
+            over |= (ended.rank > -torch.inf).sum(1) >= self.options.enough
+        return over
 
     @staticmethod
     def _may_look(over: Tensor, step: int) -> bool:
