@@ -175,7 +175,7 @@ def test_hypotheses_that_drop_or_invent_stretches_are_left_out():
         return Hypothesis(tuple(range(size)), score, Scores(asr=asr, length=size))
 
     own, short, long, near = (
-        hypothesis(*x) for x in [(20, -4.0, -1.0), (2, -3.0, -0.5), (40, -30.0, -0.6), (24, -8.0, -0.7)]
+        hypothesis(*x) for x in [(20, -4.0, -1.0), (2, -3.0, -0.5), (60, -30.0, -0.6), (24, -8.0, -0.7)]
     )
     assert alike_in_length([short, long, near, own], 1.0) == [near, own]
     assert alike_in_length([], 1.0) == []

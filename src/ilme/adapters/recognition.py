@@ -27,7 +27,7 @@ __all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache", "search_options"]
 
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
-SHORTEST, LONGEST, FREE_LABELS = 0.6, 1.5, 4  # see `alike_in_length`
+SHORTEST, LONGEST, FREE_LABELS = 0.6, 2.0, 8  # see `alike_in_length`
 # As openai-whisper: length normalisation, and enough when as many hypotheses have ended as the beam is wide. Nothing is
 # said more than four times in a row; where the model itself puts the end at twenty times any label, it is the end.
 SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_length=448, certain_end=3.0, enough=8)
@@ -111,8 +111,8 @@ class AdaptedRecogniser(Recogniser):
 def alike_in_length(nbest: NBest, exponent: float) -> NBest:
     """Leaves out hypotheses that drop or invent whole stretches of speech.
 
-    The measure is the hypothesis that the model itself, without any LM, likes best: what stays has between 0.6 and 1.5
-    times its labels, give or take four. A search without LM is not changed: its best hypothesis is that measure.
+    The measure is the hypothesis that the model itself, without any LM, likes best: what stays has between 0.6 and 2
+    times its labels, give or take eight. A search without LM is not changed: its best hypothesis is that measure.
     """
     if not nbest:
         return nbest
