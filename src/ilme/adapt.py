@@ -41,7 +41,7 @@ from ilme.weight_search import Objective, WeightSpace, search_weights
 
 __all__ = ["SAFE_INTERNAL", "SAFE_WEIGHTS", "AdaptOptions", "Adapted", "adapt", "train_domain_lm"]
 
-# Without dev speech: the internal LM that needs none, and small weights (see docs/whisper.md for where they are from).
+# Without dev speech: an internal LM that needs none, and weights so small that they rarely change much.
 SAFE_INTERNAL = "silence"
 SAFE_WEIGHTS = FusionWeights(lm=0.1, subtracted=0.1)
 FEW_SPEAKERS = 5
