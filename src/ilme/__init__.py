@@ -25,7 +25,7 @@ _WHERE = {
     "save_model": "ilme.checkpoint",
 }
 
-__all__ = sorted(_WHERE)  # noqa: PLE0605
+__all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
