@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ilme.decoding import DecodingOptions, SearchDecoder
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.loading import Parts, load_recogniser
+from ilme.decoding.utterances import read_utterances
+from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
-from ilme.loading import Parts, load_recogniser
-from ilme.metrics import measure
 from ilme.search.attention import AttentionOptions
-from ilme.tuning import TuningOptions, tune
-from ilme.utterances import read_utterances
-from ilme.weight_search import WeightSpace
+from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.weight_search import WeightSpace
 
 
 def main() -> None:

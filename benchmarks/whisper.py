@@ -24,20 +24,20 @@ from typing import Any
 import torch
 from timing import fastest, machine
 
-from ilme.adapt import calibrate
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache, search_options
-from ilme.decoding import DecodingOptions, SearchDecoder
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.loading import load_scorer
+from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.domain.adapt import calibrate
+from ilme.evaluation.metrics import Measurement, measure
+from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, estimate
-from ilme.loading import load_scorer
-from ilme.metrics import Measurement, measure
 from ilme.protocols import TokenScorer
-from ilme.significance import bootstrap_interval, compare
-from ilme.tuning import TuningOptions, tune
-from ilme.tuning_result import TuningResult, TuningStep
-from ilme.utterances import Utterance, read_utterances
+from ilme.tuning.result import TuningResult, TuningStep
+from ilme.tuning.tuner import TuningOptions, tune
 
 CALIBRATION = 40  # utterances that internal LMs are averaged over
 

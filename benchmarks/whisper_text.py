@@ -13,11 +13,11 @@ import argparse
 import random
 from pathlib import Path
 
-from ilme.adapt import unwritable
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.style import domain_lines
 from ilme.data.tokenfile import write_tokens
-from ilme.utterances import read_utterances
+from ilme.decoding.utterances import read_utterances
+from ilme.domain.adapt import unwritable
 
 
 def main() -> None:

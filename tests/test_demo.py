@@ -9,8 +9,8 @@ import pytest
 from ilme.bundle.contents import FOLDER, read_bundle
 from ilme.demo import DemoOptions, examples, run_demo
 from ilme.errors import BadInputError, CheckpointError
+from ilme.evaluation.results import Reference, Results, System
 from ilme.fusion import FusionWeights
-from ilme.results import Reference, Results, System
 
 bundled = pytest.mark.skipif(
     not (FOLDER / "bundle.json").is_file(), reason="no bundle in this checkout; build it with: make bundle"

@@ -45,9 +45,7 @@ def test_products_agree(format, rows, inputs, outputs, bias, seed):
     expected = linear(x)
     found = pack(copy.deepcopy(linear), format)(x)
     assert found.dtype == torch.float32
-    scale = (
-        float(x.norm() * linear.weight.norm() / (rows * inputs * outputs) ** 0.5) * (rows * outputs) ** 0.5
-    )
+    scale = float(x.norm() * linear.weight.norm() / (rows * inputs * outputs) ** 0.5) * (rows * outputs) ** 0.5
     assert float((found - expected).norm()) <= TOLERANCE[format] * max(scale, float(expected.norm()))
 
 

@@ -20,7 +20,7 @@ _WHERE = {
     "TransducerOptions": "ilme.search.transducer",
     "TransducerSearch": "ilme.search.transducer",
     "internal_lm": "ilme.ilm",
-    "load": "ilme.recogniser",
+    "load": "ilme.domain.recogniser",
     "load_model": "ilme.checkpoint",
     "save_model": "ilme.checkpoint",
 }

@@ -15,21 +15,21 @@ from typing import Any, cast
 
 import torch
 
-from ilme.analysis import oracle
 from ilme.bundle.contents import Bundle, BundledSystem, Unpacked, read_bundle
-from ilme.contributions import explain
-from ilme.decoding import DecodingOptions, SearchDecoder
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.loading import load_recogniser, run_time_parameters
+from ilme.decoding.recogniser import Recogniser
+from ilme.decoding.utterances import Utterance, references_of
 from ilme.errors import BadInputError
+from ilme.evaluation.analysis import oracle
+from ilme.evaluation.contributions import explain
+from ilme.evaluation.results import Results, System
+from ilme.evaluation.tables import Table, main_table
 from ilme.fusion import FusionWeights
-from ilme.loading import load_recogniser, run_time_parameters
 from ilme.packed import pack
-from ilme.recognition import Recogniser
-from ilme.results import Results, System
 from ilme.search.hypothesis import NBest
-from ilme.tables import Table, main_table
-from ilme.tuning import TuningOptions, tune
-from ilme.utterances import Utterance, references_of
-from ilme.weight_search import Method, WeightSpace
+from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.weight_search import Method, WeightSpace
 
 __all__ = [
     "DemoOptions",

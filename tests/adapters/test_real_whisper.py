@@ -24,8 +24,8 @@ real = pytest.mark.skipif(not WEIGHTS, reason="ILME_WHISPER_PT names no Whisper 
 def test_tiny_en_transcribes_librispeech():
     from ilme.adapters.recognition import AdaptedRecogniser
     from ilme.data.audio import load_audio
+    from ilme.evaluation.metrics import measure
     from ilme.fusion import FusionWeights
-    from ilme.metrics import measure
 
     folder = CORPORA / "librispeech-dev-clean"
     with (folder / "manifest.jsonl").open() as lines:

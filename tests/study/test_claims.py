@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ilme.evaluation.results import Reference, Results, System
 from ilme.fusion import FusionWeights
-from ilme.results import Reference, Results, System
 from ilme.study.claims import check_claims, check_health
 
 WORDS = list("abcdefghijklmnopqrst")

@@ -20,7 +20,7 @@ import pytest
 from ilme.bundle.contents import read_bundle
 from ilme.checkpoint import load_model
 from ilme.demo import DemoOptions, run_demo, transcribe_file
-from ilme.results import Results
+from ilme.evaluation.results import Results
 from ilme.study.bundling import BundleOptions, build_bundle
 from ilme.study.config import read_config
 from ilme.study.parcels import pack, unpack

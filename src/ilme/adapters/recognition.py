@@ -15,11 +15,11 @@ import torch
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.whisper_timestamps import ReadsPastStamps, Stamped, TimestampRules
 from ilme.data.audio import Samples
+from ilme.decoding.recogniser import Recogniser
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.nest import State, map_tensors
 from ilme.protocols import TokenScorer
-from ilme.recognition import Recogniser
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ilme.bundle.weights import from_int8
+from ilme.decoding.loading import INTERNAL, Parts
+from ilme.decoding.utterances import Utterance, read_utterances
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
-from ilme.loading import INTERNAL, Parts
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
-from ilme.utterances import Utterance, read_utterances
 
 __all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "file_hash", "read_bundle"]
 

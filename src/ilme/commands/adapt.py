@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.adapt import AdaptOptions
+from ilme.domain.adapt import AdaptOptions
 
 OPTIONS = AdaptOptions()
 
@@ -42,12 +42,12 @@ def adapt(
     """
     import random
 
-    from ilme.adapt import adapt as run
     from ilme.adapters.loading import load_attention_model, options_of
-    from ilme.card import write_card
+    from ilme.decoding.loading import load_scorer
+    from ilme.decoding.utterances import read_utterances
+    from ilme.domain.adapt import adapt as run
+    from ilme.domain.card import write_card
     from ilme.errors import BadInputError
-    from ilme.loading import load_scorer
-    from ilme.utterances import read_utterances
 
     if not model or out is None:
         raise BadInputError("name the model with --model and the folder to write with --out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.tables import Style
+from ilme.evaluation.tables import Style
 
 
 def compare(
@@ -27,9 +27,9 @@ def compare(
         source: Text of the source domain, one sentence a line: recall of words by how often it has them.
         target: Text of the target domain: with a source, recall of the words that mark the target.
     """
-    from ilme.analysis import word_changes
-    from ilme.results import Results, merge_results
-    from ilme.tables import comparison_table, main_table, recall_table, render
+    from ilme.evaluation.analysis import word_changes
+    from ilme.evaluation.results import Results, merge_results
+    from ilme.evaluation.tables import comparison_table, main_table, recall_table, render
 
     merged = merge_results([Results.load(path) for path in results], name)
     if out is not None:

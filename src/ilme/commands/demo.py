@@ -35,7 +35,7 @@ def demo(
     from ilme.bundle.contents import FOLDER, read_bundle
     from ilme.commands.progress import say, utterance_progress
     from ilme.demo import DemoOptions, examples, model_tables, run_demo, transcribe_file
-    from ilme.tables import rich_table
+    from ilme.evaluation.tables import rich_table
 
     options, contents = DemoOptions(model, method, beam, utterances, retune, threads), read_bundle(bundle or FOLDER)
     if wav is not None:

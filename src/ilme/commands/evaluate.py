@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.decoding import DecodingOptions
-from ilme.metrics import NormaliserName
-from ilme.results import Results
+from ilme.decoding.decoder import DecodingOptions
+from ilme.evaluation.metrics import NormaliserName
+from ilme.evaluation.results import Results
+from ilme.evaluation.tables import Style
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
-from ilme.tables import Style
 
 DECODING, TRANSDUCER, ATTENTION = DecodingOptions(), TransducerOptions(), AttentionOptions()
 
@@ -73,11 +73,11 @@ def evaluate(
 
     if share_among(workers):
         return
-    from ilme.decoding import Processes
-    from ilme.evaluation import Plan, decode_system, measured_system
-    from ilme.loading import Parts
-    from ilme.tuning_result import TuningResult
-    from ilme.utterances import read_utterances, references_of
+    from ilme.decoding.decoder import Processes
+    from ilme.decoding.loading import Parts
+    from ilme.decoding.utterances import read_utterances, references_of
+    from ilme.evaluation.evaluate import Plan, decode_system, measured_system
+    from ilme.tuning.result import TuningResult
 
     processes = Processes.from_environment()
     tuning = TuningResult.load(weights) if weights is not None else None
@@ -104,8 +104,8 @@ def evaluate(
 
 def _tell(results: Results, ledger: Path, style: Style) -> None:
     """Prints what was measured, and counts the look."""
-    from ilme.ledger import record_look
-    from ilme.tables import main_table, render
+    from ilme.evaluation.ledger import record_look
+    from ilme.evaluation.tables import main_table, render
 
     (system,) = results.systems
     print(render(main_table(results), style))

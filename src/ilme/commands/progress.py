@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ilme.tuning_result import TuningResult
+    from ilme.tuning.result import TuningResult
 
 __all__ = ["say", "steps_table", "utterance_progress"]
 

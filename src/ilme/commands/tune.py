@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ilme.commands.progress import say, steps_table, utterance_progress
-from ilme.decoding import DecodingOptions
+from ilme.decoding.decoder import DecodingOptions
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
-from ilme.tuning import TuningOptions
+from ilme.tuning.tuner import TuningOptions
 
 TUNING, DECODING, TRANSDUCER, ATTENTION = TuningOptions(), DecodingOptions(), TransducerOptions(), AttentionOptions()
 
@@ -58,11 +58,11 @@ def tune(
         raise BadInputError(f"{tuning.method} needs an external LM; name one with --lm")
     from dataclasses import replace
 
-    from ilme.decoding import Processes
-    from ilme.evaluation import DecoderPlan
-    from ilme.loading import Parts, describe, load_recogniser
-    from ilme.tuning import tune as find_weights
-    from ilme.utterances import read_utterances
+    from ilme.decoding.decoder import Processes
+    from ilme.decoding.loading import Parts, describe, load_recogniser
+    from ilme.decoding.utterances import read_utterances
+    from ilme.evaluation.evaluate import DecoderPlan
+    from ilme.tuning.tuner import tune as find_weights
 
     processes = Processes.from_environment()
     parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device)

@@ -251,16 +251,12 @@ def from_tensors(model: TransformerAED, name: str, tensors: dict[str, Tensor]) -
     if "hidden" in placed:
         width = placed["hidden"].shape[-1]
         if width != model.encoder_width:
-            raise CheckpointError(
-                f"this internal LM was made for width {width}, the model has {model.encoder_width}"
-            )
+            raise CheckpointError(f"this internal LM was made for width {width}, the model has {model.encoder_width}")
         return _attending(model, placed["hidden"][None], name)
     shape = (len(model.decoder.layers), model.decoder.width)
     if placed.get("vectors") is None or placed["vectors"].shape != shape:
         found = {key: tuple(value.shape) for key, value in placed.items()}
-        raise CheckpointError(
-            f"this internal LM belongs to another model: expected vectors of {shape}, found {found}"
-        )
+        raise CheckpointError(f"this internal LM belongs to another model: expected vectors of {shape}, found {found}")
     context: Context = Vectors(placed["vectors"])
     if "down" in placed:
         network = LearnedContext(placed["vectors"], rank=placed["down"].shape[1])

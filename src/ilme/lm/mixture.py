@@ -34,9 +34,7 @@ class MixtureScorer:
         kind: Literal["log-linear", "linear"] = "log-linear",
     ) -> None:
         if not scorers or len(scorers) != len(weights):
-            raise BadInputError(
-                f"a mixture has one weight for each scorer, got {len(scorers)} and {len(weights)}"
-            )
+            raise BadInputError(f"a mixture has one weight for each scorer, got {len(scorers)} and {len(weights)}")
         if not all(math.isfinite(w) and w >= 0 for w in weights):
             raise BadInputError(f"mixture weights must be finite and not negative, got {list(weights)}")
         if kind not in ("log-linear", "linear"):
@@ -54,9 +52,7 @@ class MixtureScorer:
         for i, other in enumerate(self.scorers[1:], 2):
             check_same_vocabulary(self.tokens, other.tokens, "first scorer", f"scorer {i}")
             if other.device != self.device:
-                raise BadInputError(
-                    f"the scorers of a mixture are on {self.device} and on {other.device}; move one"
-                )
+                raise BadInputError(f"the scorers of a mixture are on {self.device} and on {other.device}; move one")
             if other.tokens.eos != self.tokens.eos:
                 raise BadInputError(
                     f"the end of sentence is id {self.tokens.eos} in the first scorer and {other.tokens.eos} "

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ilme.errors import BadInputError
+from ilme.evaluation.results import Results, merge_results
+from ilme.evaluation.tables import main_table
 from ilme.report.gather import gather_curves, gather_set
-from ilme.results import Results, merge_results
-from ilme.tables import main_table
 
 __all__ = ["ReportOptions", "build_report", "write_report"]
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ilme.analysis import word_changes
 from ilme.errors import BadInputError
-from ilme.metrics import Edit, Measurement, align
+from ilme.evaluation.analysis import word_changes
+from ilme.evaluation.metrics import Edit, Measurement, align
+from ilme.evaluation.results import Results, System
+from ilme.evaluation.tables import Table, comparison_table, main_table, p_value
 from ilme.report.audio import data_uri
-from ilme.results import Results, System
-from ilme.tables import Table, comparison_table, main_table, p_value
-from ilme.tuning_result import TuningResult
+from ilme.tuning.result import TuningResult
 
 __all__ = ["gather_curves", "gather_set"]
 
@@ -196,7 +196,7 @@ def _edit(edit: Edit) -> str | list[str]:
 
 
 def _stories(results: Results) -> list[dict[str, Any]]:
-    """The explained utterances of every system, as `ilme.contributions.explain` wrote them."""
+    """The explained utterances of every system, as `ilme.evaluation.contributions.explain` wrote them."""
     return [
         {"system": s.name, "id": i, "reference": results.references[i].text, "story": story}
         for s in results.systems

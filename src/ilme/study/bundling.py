@@ -18,16 +18,16 @@ from typing import Any
 from ilme.bundle.contents import FORMAT, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
 from ilme.bundle.weights import to_int8
 from ilme.checkpoint import write_atomically
-from ilme.decoding import SearchDecoder
+from ilme.decoding.decoder import SearchDecoder
+from ilme.decoding.utterances import Utterance
 from ilme.demo import METHODS, MODELS, DemoOptions, SystemRun, in_memory
 from ilme.errors import BadInputError
-from ilme.metrics import measure
-from ilme.results import System
+from ilme.evaluation.metrics import measure
+from ilme.evaluation.results import System
 from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options
-from ilme.tuning_result import TuningResult
-from ilme.utterances import Utterance
+from ilme.tuning.result import TuningResult
 
 __all__ = ["BundleOptions", "build_bundle"]
 

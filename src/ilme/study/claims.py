@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ilme.results import Results
+from ilme.evaluation.results import Results
 
 __all__ = ["Claim", "check_claims", "check_health"]
 

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ilme.checkpoint import write_atomically
-from ilme.decoding import DecodingOptions, SearchDecoder
-from ilme.evaluation import Plan, evaluate_system
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.loading import INTERNAL, Parts, load_recogniser
+from ilme.decoding.recogniser import Recogniser
+from ilme.decoding.utterances import Utterance, read_utterances, references_of
+from ilme.evaluation.evaluate import Plan, evaluate_system
+from ilme.evaluation.metrics import measure
+from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
-from ilme.loading import INTERNAL, Parts, load_recogniser
-from ilme.metrics import measure
-from ilme.recognition import Recogniser
-from ilme.results import Results, System
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.runner import Stage, Study
-from ilme.tuning import TuningOptions, tune
-from ilme.tuning_result import TuningResult, TuningStep
-from ilme.utterances import Utterance, read_utterances, references_of
-from ilme.weight_search import Method, WeightSpace
+from ilme.tuning.result import TuningResult, TuningStep
+from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.weight_search import Method, WeightSpace
 
 __all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"]
 

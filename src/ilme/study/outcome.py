@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ilme.checkpoint import write_atomically
-from ilme.results import Results, merge_results
+from ilme.evaluation.results import Results, merge_results
+from ilme.evaluation.tables import main_table, render
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
 from ilme.study.runner import Stage, Study
-from ilme.tables import main_table, render
 from ilme.train.journal import read_metrics
 
 __all__ = ["draw_perplexity", "outcome_stage", "perplexity_curves"]

@@ -1,0 +1,1 @@
+"""A model ready to turn sets of utterances into n-best lists."""

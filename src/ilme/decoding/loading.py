@@ -1,0 +1,166 @@
+"""From names on the command line to a recogniser: a model, what is added to its score, what is subtracted."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ilme.decoding.recogniser import Options, Recogniser
+from ilme.errors import BadInputError
+from ilme.protocols import TokenScorer
+from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
+from ilme.tokens import Tokens, check_same_vocabulary
+
+__all__ = ["INTERNAL", "Parts", "describe", "load_recogniser", "load_scorer", "run_time_parameters"]
+
+INTERNAL = "internal"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which model, and which scorers beside it.
+
+    Attributes:
+        model: A checkpoint of ours (folder or file), or a model of others: hub id, folder, `.pt` or whisper.cpp `.bin`.
+        lm: The external LM: a checkpoint of ours, or an n-gram file; empty for none.
+        subtracted: What is subtracted: `internal` (the paper's internal LM), for models of others also the name of an
+            estimator such as `silence`, or the file of a source-domain LM; empty for none.
+        device: Where everything runs.
+    """
+
+    model: str = ""
+    lm: str = ""
+    subtracted: str = ""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise BadInputError("no model was given; name a checkpoint with --parts.model")
+
+
+def describe(parts: Parts) -> dict[str, str]:
+    """The parts by name and by content, so that results of a model that has since been trained again are not reused."""
+    described = asdict(parts)
+    for name in ("model", "lm", "subtracted"):
+        path = Path(getattr(parts, name))
+        file = path / "model.safetensors" if path.is_dir() else path
+        if getattr(parts, name) and file.is_file():
+            described[f"{name}_content"] = _content(file)
+    return described
+
+
+def _content(file: Path) -> str:
+    """A short hash of a file's size and of its first and last megabyte."""
+    size, part = file.stat().st_size, 1 << 20
+    with file.open("rb") as stream:
+        first = stream.read(part)
+        stream.seek(max(0, size - part))
+        last = stream.read(part)
+    return hashlib.sha256(f"{size}".encode() + first + last).hexdigest()[:16]
+
+
+def load_recogniser(
+    parts: Parts,
+    transducer: TransducerOptions | None = None,
+    attention: AttentionOptions | None = None,
+) -> Recogniser:
+    """The recogniser that the parts name; the options of the other kind of model are not used."""
+    if _is_ours(parts.model):
+        return _ours(parts, transducer, attention)
+    from ilme.adapters.loading import load_attention_model
+    from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
+    from ilme.ilm.transformer import estimate
+
+    model = load_attention_model(parts.model, parts.device)
+    subtracted: TokenScorer | None = None
+    if parts.subtracted and not Path(parts.subtracted).exists():
+        subtracted = estimate("silence" if parts.subtracted == INTERNAL else parts.subtracted, model)
+    elif parts.subtracted:
+        subtracted = load_scorer(parts.subtracted, model.tokens, parts.device)
+    lm = load_scorer(parts.lm, model.tokens, parts.device) if parts.lm else None
+    return AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=attention or SEARCH)
+
+
+def _ours(parts: Parts, transducer: TransducerOptions | None, attention: AttentionOptions | None) -> Recogniser:
+    from ilme.checkpoint import load_model
+    from ilme.data.features import Frontend
+    from ilme.ilm import internal_lm
+
+    loaded = load_model(parts.model, device=parts.device)
+    if loaded.kind == "lm":
+        raise BadInputError(f"{parts.model} is a language model; a recogniser (rnnt or aed) is needed here")
+    if loaded.tokenizer is None or loaded.frontend is None:
+        raise BadInputError(f"{parts.model} has no tokenizer or no frontend; save it with both")
+    tokens = loaded.model.tokens
+    subtracted: TokenScorer | None = None
+    if parts.subtracted == INTERNAL:
+        subtracted = internal_lm(loaded.model)
+    elif parts.subtracted:
+        subtracted = load_scorer(parts.subtracted, tokens, parts.device)
+    options: Options | None = transducer if loaded.kind == "rnnt" else attention
+    return Recogniser(
+        loaded.model,
+        Frontend(loaded.frontend, parts.device),
+        loaded.tokenizer,
+        lm=load_scorer(parts.lm, tokens, parts.device) if parts.lm else None,
+        subtracted=subtracted,
+        options=options,
+        rate=loaded.frontend.rate,
+    )
+
+
+def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:
+    """An LM of ours or an n-gram, checked against the model's inventory."""
+    from ilme.lm.ngram import load_ngram
+
+    scorer: Any
+    if _is_ours(name):
+        from ilme.checkpoint import load_model
+
+        scorer = load_model(name, expect="lm", device=device).model
+    else:
+        beside = Path(f"{name}.tokens.json").is_file()
+        scorer = load_ngram(name, None if beside else tokens, device=device)
+    check_same_vocabulary(tokens, scorer.tokens, "model", name)
+    return scorer  # type: ignore[no-any-return]
+
+
+def _is_ours(name: str) -> bool:
+    """Whether it is a checkpoint that `ilme.checkpoint` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(name)
+    file = path / "model.safetensors" if path.is_dir() else path
+    if file.suffix != ".safetensors" or not file.is_file():
+        return False
+    try:
+        with safe_open(file, framework="pt") as reader:
+            return "ilme" in (reader.metadata() or {})
+    except (SafetensorError, OSError):
+        return True  # damaged: the checkpoint reader says how
+
+
+def run_time_parameters(recogniser: Recogniser, *, lm: bool = True, subtracted: bool = True) -> int:
+    """Parameters of every network that runs at recognition time; an internal LM shares its host's."""
+    networks = [recogniser.model]
+    networks += [recogniser.lm] if lm else []
+    networks += [recogniser.subtracted] if subtracted and not hasattr(recogniser.subtracted, "host") else []
+    unique: dict[int, int] = {}
+    for network in networks:
+        for module in _modules(network):
+            unique.update({id(p): p.numel() for p in module.parameters()})
+    return sum(unique.values())
+
+
+def _modules(network: Any) -> list[Any]:
+    """The torch modules of a network: itself, or those it keeps as attributes."""
+    from torch import nn
+
+    if network is None:
+        return []
+    if isinstance(network, nn.Module):
+        return [network]
+    return [v for v in vars(network).values() if isinstance(v, nn.Module)]

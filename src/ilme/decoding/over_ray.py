@@ -1,0 +1,79 @@
+"""A decoder over the workers of a Ray cluster: one actor per worker, each with the model and its encoder outputs.
+
+Ray places the actors, restarts none, and carries the results; there is no scheduler of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ilme.decoding.decoder import Processes, SearchDecoder
+from ilme.errors import BadInputError, MissingExtraError
+from ilme.fusion import FusionWeights
+from ilme.search.hypothesis import Hypothesis, NBest
+
+__all__ = ["RayDecoder"]
+
+
+class _Share:
+    """What lives on a worker: the decoder of one share of the batches."""
+
+    def __init__(self, make: Callable[[Processes], SearchDecoder], rank: int, world: int) -> None:
+        self.decoder = make(Processes(rank, world))
+
+    def decode(self, weights: FusionWeights, beam: int) -> dict[str, list[dict[str, Any]]]:
+        lists = self.decoder.share(weights, beam)
+        return {i: [h.to_json() for h in nbest] for i, nbest in lists.items()}
+
+    def ids(self) -> list[str]:
+        return self.decoder.ids
+
+
+class RayDecoder:
+    """Implements `ilme.tuning.tuner.Decoder` over Ray; close it, or use it in a `with`, to free the workers.
+
+    Args:
+        make: Makes the decoder of one process; it is sent to the workers, so files that it names must be there.
+        workers: How many actors.
+        resources: What Ray is to reserve for each, such as {"num_cpus": 2, "num_gpus": 1}.
+    """
+
+    def __init__(
+        self, make: Callable[[Processes], SearchDecoder], workers: int, resources: dict[str, float] | None = None
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError("ray", "ray") from error
+        if workers < 1:
+            raise BadInputError(f"Ray needs at least one worker, got {workers}")
+        self._ray = ray
+        self._started = not ray.is_initialized()
+        if self._started:
+            ray.init(include_dashboard=False, log_to_driver=False)
+        actor = ray.remote(**(resources or {"num_cpus": 1}))(_Share)
+        self._shares = [actor.remote(make, rank, workers) for rank in range(workers)]
+
+    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
+        """As `SearchDecoder.decode`: the same lists, whatever the number of workers."""
+        parts = self._ray.get([share.decode.remote(weights, beam) for share in self._shares])
+        lists = {i: [Hypothesis.from_json(h) for h in nbest] for part in parts for i, nbest in part.items()}
+        ids = self._ray.get(self._shares[0].ids.remote())
+        return {i: lists[i] for i in ids}
+
+    def close(self) -> None:
+        for share in self._shares:
+            self._ray.kill(share)
+        self._shares = []
+        if self._started:
+            self._ray.shutdown()
+
+    def __enter__(self) -> RayDecoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,46 @@
+"""The card of a domain folder: what was adapted, with what, and what it gave on dev."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ilme.domain.adapt import Adapted
+
+__all__ = ["write_card"]
+
+
+def write_card(adapted: Adapted, folder: Path) -> str:
+    """Writes card.md into the folder and returns its text."""
+    domain, report = adapted.domain, adapted.domain.report
+    w = domain.weights
+    lines = [
+        f"# {folder.name}: {domain.model} adapted from text",
+        "",
+        f"Weights: λ_T {w.lm:.4f} (LM), μ {w.subtracted:.4f} (internal LM: {domain.internal or 'none'}), "
+        f"β {w.length:.4f}.",
+    ]
+    if "note" in report:
+        lines += ["", f"**{report['note'][0].upper()}{report['note'][1:]}.**"]
+    if "before" in report:
+        lines += ["", *_table(report)]
+    if "text" in report:
+        lines += ["", "Text: " + ", ".join(f"{k} {v}" for k, v in report["text"].items() if v not in ([], False)) + "."]
+    text = "\n".join(lines) + "\n"
+    (folder / "card.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _table(report: dict[str, Any]) -> list[str]:
+    rows = [
+        f"| dev ({report['dev utterances']} utterances) | WER | 95 % | substitutions | deletions | insertions |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in ("before", "after"):
+        row = report[name]
+        low, high = row["95 %"]
+        counts = (row["substitutions"], row["deletions"], row["insertions"])
+        rows.append(f"| {name} | {row['WER']:.2f} | {low:.2f}–{high:.2f} | " + " | ".join(map(str, counts)) + " |")
+    p = report["p (paired bootstrap)"]
+    rows += ["", f"Relative change: −{report['relative']:.1f} % (p = {p}; dev chose the weights, so it flatters)."]
+    return rows

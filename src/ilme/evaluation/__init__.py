@@ -1,0 +1,1 @@
+"""What was recognised, measured: errors, intervals, tests, tables."""

@@ -1,0 +1,167 @@
+"""Why a hypothesis won: the share of each label in each component score, and scores of sequences by force.
+
+For an attention decoder a label's share is log P(y_u | x, y_{<u}). For a transducer it is the prefix probability
+
+    P(y_{1…u} … | x) = Σ_t α(t, u−1) · P(y_u | t, u−1),     share of y_u = log of its ratio to the prefix before it
+
+and the share of the end is what is left of log P(y|x). Both sum over every alignment, so the shares add up exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ilme.decoding.recogniser import Recogniser
+from ilme.fusion import FusionWeights
+from ilme.models.lstm_lm import log_softmax
+from ilme.nest import State
+from ilme.protocols import TokenScorer
+from ilme.search.hypothesis import Hypothesis, NBest, Scores
+
+__all__ = ["LabelShare", "explain", "forced", "label_shares"]
+
+
+@dataclass(frozen=True)
+class LabelShare:
+    """One label of a hypothesis, or its end.
+
+    Attributes:
+        piece: The label as text; empty for the end.
+        asr: Its share of log P_E2E(y|x).
+        lm: log P_T(y_u | y_{<u}) of the external LM; 0 without one.
+        subtracted: log P_S(y_u | y_{<u}) of the subtracted LM; 0 without one.
+    """
+
+    piece: str
+    asr: float
+    lm: float
+    subtracted: float
+
+
+@torch.no_grad()
+def label_shares(recogniser: Recogniser, encoded: State, tokens: Sequence[int]) -> list[LabelShare]:
+    """The shares of U labels and of the end, for one utterance (encoded with B = 1)."""
+    ids = list(tokens)
+    asr = (
+        _transducer_shares(recogniser, encoded, ids)
+        if recogniser.is_transducer
+        else _attention_shares(recogniser, encoded, ids)
+    )
+    lm, subtracted = (
+        _scorer_shares(s, ids, recogniser.scores_end) if s is not None else [0.0] * (len(ids) + 1)
+        for s in (recogniser.lm, recogniser.subtracted)
+    )
+    names = [*(recogniser.model.tokens.pieces[i] for i in ids), ""]
+    return [LabelShare(*row) for row in zip(names, asr, lm, subtracted, strict=True)]
+
+
+def _attention_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:
+    row, state = recogniser.model.start(memory)
+    shares = []
+    for label in ids:
+        shares.append(float(row[0, label]))
+        row, state = recogniser.model.step(torch.tensor([label], device=row.device), state, memory)
+    return [*shares, float(row[0, recogniser.model.tokens.eos])]
+
+
+def _transducer_shares(recogniser: Recogniser, encoded: State, ids: list[int]) -> list[float]:
+    """α(t, u) = logadd(α(t−1, u) + log P(blank | t−1, u), α(t, u−1) + log P(y_u | t, u−1)), one u at a time."""
+    model = recogniser.model
+    f, lengths = encoded
+    frames = f[0, : int(lengths[0])]
+    g, state = model.start(1)
+    shares: list[float] = []
+    before = 0.0
+    arrivals = torch.full((len(frames),), -torch.inf, dtype=torch.float64)
+    arrivals[0] = 0.0
+    for label in [*ids, None]:
+        rows = log_softmax(model.join(frames, g.expand(len(frames), -1))).double().cpu()
+        alpha = _wait(arrivals, rows[:, model.tokens.blank])
+        if label is None:
+            shares.append(float(alpha[-1] + rows[-1, model.tokens.blank]) - before)
+            break
+        arrivals = alpha + rows[:, label]
+        reached = float(arrivals.logsumexp(0))
+        shares.append(reached - before)
+        before = reached
+        g, state = model.predict(torch.tensor([label], device=g.device), state)
+    return shares
+
+
+def _wait(arrivals: Tensor, blank: Tensor) -> Tensor:
+    """α (T,): to be at frame t, having come at any frame up to t and taken blank since.
+
+    α(t) = log Σ_{s ≤ t} exp(arrival(s) + Σ_{s ≤ r < t} blank(r))
+    """
+    passed = torch.cat([blank.new_zeros(1), blank.cumsum(0)[:-1]])
+    return torch.logcumsumexp(arrivals - passed, 0) + passed
+
+
+def _scorer_shares(scorer: TokenScorer, ids: list[int], finish: bool) -> list[float]:
+    row, state = scorer.start(1)
+    shares = []
+    for label in ids:
+        shares.append(float(row[0, label]))
+        row, state = scorer.score(torch.tensor([label], device=row.device), state)
+    return [*shares, float(scorer.finish(row)[0]) if finish else 0.0]
+
+
+def forced(recogniser: Recogniser, encoded: State, tokens: Sequence[int]) -> Hypothesis:
+    """Any label sequence, such as the reference, with the scores the search would give it (all alignments)."""
+    scores = _total(label_shares(recogniser, encoded, tokens))
+    return Hypothesis(tuple(tokens), scores.asr, scores, text=recogniser.tokenizer.decode(list(tokens)))
+
+
+def explain(
+    recogniser: Recogniser, encoded: State, nbest: NBest, weights: FusionWeights, reference: str = ""
+) -> dict[str, Any]:
+    """The hypothesis that won, what would have won without subtraction and without any LM, and the reference.
+
+    Returns {"weights", "choices": [{"labels": who chose it, "text", "score", "shares": [LabelShare as a dict]}]}.
+    """
+    candidates = [
+        ("chosen", nbest[0]),
+        ("without subtraction", _best(nbest, replace(weights, subtracted=0.0))),
+        ("without LM", _best(nbest, FusionWeights(length=weights.length))),
+    ]
+    spoken = recogniser.tokenizer.encode(reference) if reference else []
+    if spoken:
+        candidates.append(("reference", forced(recogniser, encoded, spoken)))
+    labels: dict[tuple[int, ...], list[str]] = {}
+    for name, h in candidates:
+        labels.setdefault(h.tokens, []).append(name)
+    choices = []
+    for tokens, names in labels.items():
+        shares = label_shares(recogniser, encoded, tokens)
+        choices.append(
+            {
+                "labels": names,
+                "text": recogniser.tokenizer.decode(list(tokens)),
+                "score": round(_total(shares).fused(weights), 4),
+                "shares": [_rounded(s) for s in shares],
+            }
+        )
+    return {"weights": asdict(weights), "choices": choices}
+
+
+def _total(shares: Sequence[LabelShare]) -> Scores:
+    """The scores of the sequence whose labels, and end, have these shares."""
+    return Scores(
+        asr=sum(s.asr for s in shares),
+        lm=sum(s.lm for s in shares),
+        subtracted=sum(s.subtracted for s in shares),
+        length=float(len(shares) - 1),
+    )
+
+
+def _best(nbest: NBest, weights: FusionWeights) -> Hypothesis:
+    return max(nbest, key=lambda h: h.scores.fused(weights))
+
+
+def _rounded(share: LabelShare) -> dict[str, Any]:
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(share).items()}

@@ -1,0 +1,68 @@
+"""How often a test set has been looked at. A test set that chose its own weights is a dev set.
+
+A JSON file beside the results: for each test set (known by its ids and transcripts) every decode with tuned weights.
+The same decode again is not a new look; other weights, another model or another beam are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ilme.decoding.store import identity
+from ilme.errors import BadInputError
+from ilme.evaluation.results import Results
+
+__all__ = ["looks_at", "record_look"]
+
+FORMAT = "ilme-ledger"
+VERSION = 1
+
+
+def record_look(path: Path, results: Results) -> int:
+    """Writes down that the systems of `results` were decoded on this test set; returns how many looks there were."""
+    data = _read(path)
+    test_set = _fingerprint(results)
+    entry = data["sets"].setdefault(test_set, {"name": results.name, "looks": []})
+    for system in results.systems:
+        weights = asdict(system.weights)
+        if not any(weights.values()):
+            continue  # nothing was tuned
+        look = {"model": system.model, "method": system.method, "weights": weights, "beam": system.beam}
+        known = [{k: old[k] for k in look} for old in entry["looks"]]
+        if look not in known:
+            when = datetime.now(UTC).isoformat(timespec="seconds")
+            entry["looks"].append({**look, "wer": round(results.measurements[system.name].rate, 4), "when": when})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)
+    return len(entry["looks"])
+
+
+def looks_at(path: Path, results: Results) -> list[Mapping[str, Any]]:
+    """Every look at this test set that the ledger knows."""
+    looks: list[Mapping[str, Any]] = _read(path)["sets"].get(_fingerprint(results), {"looks": []})["looks"]
+    return looks
+
+
+def _fingerprint(results: Results) -> str:
+    return identity({i: r.text for i, r in results.references.items()})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"format": FORMAT, "version": VERSION, "sets": {}}
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInputError(
+            f"the ledger {path} is not JSON ({error}); put it right, it is the record of looks"
+        ) from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise BadInputError(f"{path} is not a ledger of version {VERSION}; choose another place with --ledger")
+    return data

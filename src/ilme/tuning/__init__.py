@@ -1,0 +1,1 @@
+"""The tuner: fusion weights on a dev set, in few decodes."""

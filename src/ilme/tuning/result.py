@@ -1,0 +1,165 @@
+"""What tuning found, and how it is stored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ilme.errors import BadInputError
+from ilme.evaluation.metrics import ErrorCounts, NormaliserName
+from ilme.fusion import FusionWeights
+from ilme.tuning.maps import Balance, HeatMap
+from ilme.tuning.weight_search import Method
+
+__all__ = ["Stability", "TuningResult", "TuningStep"]
+
+FORMAT = "ilme-tuning"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class TuningStep:
+    """One decode of dev.
+
+    Attributes:
+        weights: It was decoded with.
+        beam: It was decoded with.
+        counts: Errors of its best hypotheses: the search's own.
+        list_wer: WER that the merged n-best lists give for the same weights. Below the search's own, the
+            search missed better hypotheses (search errors); far above, they rank differently: check the
+            scores.
+        added: Hypotheses that no earlier decode had.
+    """
+
+    weights: FusionWeights
+    beam: int
+    counts: ErrorCounts
+    list_wer: float
+    added: int
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How the weights move when dev is resampled.
+
+    Attributes:
+        replicates: How many dev sets were drawn.
+        groups: How many speakers each was drawn from.
+        mean: Mean of each weight.
+        deviation: Standard deviation of each weight.
+        low: 2.5 % quantile of each weight.
+        high: 97.5 % quantile of each weight.
+        optimism: Points by which dev WER is expected to understate the WER of new utterances.
+    """
+
+    replicates: int
+    groups: int
+    mean: FusionWeights
+    deviation: FusionWeights
+    low: FusionWeights
+    high: FusionWeights
+    optimism: float
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """Weights, and everything that says how far to trust them.
+
+    Attributes:
+        method: BS, SF, DR, LODR or ILME.
+        weights: The best that was measured.
+        dev: Errors of the search with these weights on dev.
+        baseline: Errors without fusion on dev; None if the space excluded it.
+        beam: Of the search.
+        normaliser: Of the texts.
+        length_exponent: α of the search's length normalisation.
+        utterances: In dev.
+        steps: Each decode.
+        heat_map: WER over (λ_T, μ).
+        balance: Kinds of error along λ_T.
+        stability: Under resampling of dev; None if it was not asked for or nothing was free.
+        seconds: All of it took.
+    """
+
+    method: Method
+    weights: FusionWeights
+    dev: ErrorCounts
+    baseline: ErrorCounts | None
+    beam: int
+    normaliser: NormaliserName
+    length_exponent: float
+    utterances: int
+    steps: tuple[TuningStep, ...]
+    heat_map: HeatMap
+    balance: Balance
+    stability: Stability | None
+    seconds: float
+
+    @property
+    def decodes(self) -> int:
+        return len(self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, "dev_wer": round(self.dev.rate, 4), **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TuningResult:
+        if data.get("format") != FORMAT or data.get("version") != VERSION:
+            raise BadInputError(
+                f"not a tuning result of version {VERSION}: format {data.get('format')!r}, version "
+                f"{data.get('version')!r}; tune again with this version of ilme"
+            )
+        try:
+            return cls(
+                method=data["method"],
+                weights=FusionWeights(**data["weights"]),
+                dev=ErrorCounts(**data["dev"]),
+                baseline=None if data["baseline"] is None else ErrorCounts(**data["baseline"]),
+                beam=data["beam"],
+                normaliser=data["normaliser"],
+                length_exponent=data["length_exponent"],
+                utterances=data["utterances"],
+                steps=tuple(_step(s) for s in data["steps"]),
+                heat_map=HeatMap.from_json(data["heat_map"]),
+                balance=Balance.from_json(data["balance"]),
+                stability=None if data["stability"] is None else _stability(data["stability"]),
+                seconds=data["seconds"],
+            )
+        except (KeyError, TypeError) as error:
+            raise BadInputError(f"the tuning result is damaged: {error!r}; tune again") from error
+
+    def save(self, path: Path) -> None:
+        """Writes the file whole or not at all."""
+        part = path.with_name(path.name + ".part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> TuningResult:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise BadInputError(f"there is no tuning result {path}; `ilme tune` writes one") from error
+        except ValueError as error:
+            raise BadInputError(f"{path} is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise BadInputError(f"{path} holds a {type(data).__name__}, not a tuning result")
+        return cls.from_json(data)
+
+
+def _step(data: dict[str, Any]) -> TuningStep:
+    return TuningStep(
+        FusionWeights(**data["weights"]),
+        data["beam"],
+        ErrorCounts(**data["counts"]),
+        data["list_wer"],
+        data["added"],
+    )
+
+
+def _stability(data: dict[str, Any]) -> Stability:
+    weights = {name: FusionWeights(**data[name]) for name in ("mean", "deviation", "low", "high")}
+    return Stability(data["replicates"], data["groups"], **weights, optimism=data["optimism"])

@@ -1,0 +1,317 @@
+"""Finds fusion weights on a dev set in a few decodes.
+
+    decode dev → keep n-best lists with unweighted scores → best weights on the lists (exact error counts)
+      → decode again with them, merge the new hypotheses into the lists → … until nothing changes
+
+Every decode is a measurement in the real search, and the weights returned are the best of those measured: the
+lists only propose. The function sees dev and nothing else; there is no argument through which a test set
+could come in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from ilme.errors import BadInputError
+from ilme.evaluation.metrics import ErrorCounts, NormaliserName, measure
+from ilme.fusion import FusionWeights
+from ilme.search.hypothesis import Hypothesis, NBest
+from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weights, build_lists
+from ilme.tuning.maps import Balance, HeatMap, balance_along_lm, heat_map
+from ilme.tuning.result import Stability, TuningResult, TuningStep
+from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
+
+__all__ = ["Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
+
+
+_DECIMALS = 4  # of a weight: enough for any decode, and the last bits of a processor decide nothing
+
+
+class Decoder(Protocol):
+    """A dev set, a model and its scorers, ready to be decoded with any weights."""
+
+    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
+        """The n-best list of every utterance, by id, with text.
+
+        Every component score is filled in whatever the weights are: a scorer whose weight is 0 takes no part
+        in the search, but its scores of the hypotheses found are needed to ask what another weight would
+        choose.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """How to tune.
+
+    Attributes:
+        method: BS, SF, DR, LODR or ILME: which weights exist. DR, LODR and ILME differ in the decoder's
+            scorer.
+        space: The range of each weight.
+        beam: Beam of every decode, and so of the weights found.
+        first_beam: Beam of the first decode, whose lists the search starts from; 0 means `beam`.
+        max_decodes: How often dev may be decoded, the confirming decode included.
+        normaliser: Applied to references and hypotheses before errors are counted.
+        penalty: Points of WER that one unit of weight costs; keeps weights small where dev hardly cares.
+        smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
+        step: How far from all weights decoded so far the next may lie: lists know nothing of hypotheses far
+            away.
+        restarts: Drawn points from which the search on the lists starts as well.
+        length_exponent: α if the decoder ranks by fused score / (|y| + 1)^α.
+        replicates: Bootstrap replicates of the stability estimate; 0 leaves it out.
+        grid: Points along each side of the heat map.
+        seed: Of every draw.
+    """
+
+    method: Method = "ILME"
+    space: WeightSpace = field(default_factory=WeightSpace)
+    beam: int = 25
+    first_beam: int = 0
+    max_decodes: int = 5
+    normaliser: NormaliserName = "none"
+    penalty: float = 0.0
+    smoothing: float = 0.01
+    step: float = 0.4
+    restarts: int = 4
+    length_exponent: float = 0.0
+    replicates: int = 50
+    grid: int = 21
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("beam", 1),
+            ("first_beam", 0),
+            ("max_decodes", 1),
+            ("restarts", 0),
+            ("replicates", 0),
+        ):
+            if getattr(self, name) < least:
+                raise BadInputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.grid < 2:
+            raise BadInputError(f"the heat map needs at least 2 points a side, got grid={self.grid}")
+        if not self.step > 0:
+            raise BadInputError(f"step must be positive, got {self.step}")
+
+
+def tune(
+    decoder: Decoder,
+    references: Mapping[str, str],
+    *,
+    options: TuningOptions | None = None,
+    speakers: Mapping[str, str] | None = None,
+    on_step: Callable[[TuningStep], None] | None = None,
+) -> TuningResult:
+    """The weights with the fewest errors on dev, measured in the search.
+
+    The first decode has the smallest weights of the space (0 unless a range excludes it), so the result is
+    never worse on dev than no fusion at all.
+
+    Args:
+        decoder: Decodes dev with given weights.
+        references: Transcripts of dev by utterance id.
+        options: See `TuningOptions`.
+        speakers: Who spoke each utterance; the stability estimate resamples speakers.
+        on_step: Called after each decode, for progress.
+    """
+    began = time.perf_counter()
+    options = options or TuningOptions()
+    space = options.space.restricted(options.method)
+    objective = Objective(options.penalty, options.smoothing)
+    merged: dict[str, NBest] = {}
+    steps: list[TuningStep] = []
+    vector = space.smallest
+    lists: CandidateLists | None = None
+    while len(steps) < options.max_decodes:
+        beam = options.first_beam or options.beam if not steps else options.beam
+        decoded = decoder.decode(as_weights(vector), beam)
+        added = merge_lists(merged, decoded)
+        lists = _lists(merged, references, space, options)
+        steps.append(_step(vector, beam, decoded, references, lists, added, options))
+        if on_step is not None:
+            on_step(steps[-1])
+        tried = [as_vector(s.weights) for s in steps]
+        near = _neighbourhood(space, tried, options.step)
+        found = search_weights(
+            lists, near, objective=objective, starts=tried, restarts=options.restarts, seed=options.seed
+        ).vector
+        vector = _beyond(found, tried[0], near) if len(steps) == 1 and options.max_decodes > 2 else found
+        vector = np.clip(np.round(vector, _DECIMALS), space.low, space.high)
+        confirmed = [t for t, s in zip(tried, steps, strict=True) if s.beam == options.beam]
+        if any(np.abs(vector - t).max() < 1e-6 for t in confirmed):
+            break
+        if added == 0 and steps[-1].beam == options.beam and len(steps) > 1 and _no_gain(steps, lists, vector):
+            break
+    if lists is None:
+        raise BadInputError("max_decodes must be at least 1")
+    best = _best(steps, options)
+    return _result(best, steps, lists, space, speakers, options, time.perf_counter() - began)
+
+
+def merge_lists(into: dict[str, NBest], lists: Mapping[str, NBest]) -> int:
+    """Adds the hypotheses of `lists` to `into`, best acoustic score kept; returns how many were new."""
+    added = 0
+    for i, nbest in lists.items():
+        known: dict[tuple[int, ...], Hypothesis] = {h.tokens: h for h in into.get(i, [])}
+        for h in nbest:
+            old = known.get(h.tokens)
+            added += old is None
+            if old is None or h.scores.asr > old.scores.asr:
+                known[h.tokens] = h
+        into[i] = list(known.values())
+    return added
+
+
+def stability(
+    lists: CandidateLists,
+    space: WeightSpace,
+    chosen: Array,
+    *,
+    objective: Objective,
+    speakers: Mapping[str, str] | None = None,
+    replicates: int = 50,
+    seed: int = 0,
+) -> Stability:
+    """Where the weights would fall on other dev sets: the search repeated on resampled speakers.
+
+    `optimism` estimates how much lower WER is on the dev set that chose the weights than on new utterances:
+    mean over replicates of WER(all; weights of the replicate) − WER(replicate; weights of the replicate).
+    """
+    groups = [(speakers or {}).get(i) or i for i in lists.ids]
+    names = {name: k for k, name in enumerate(dict.fromkeys(groups))}
+    member = np.array([names[g] for g in groups])
+    generator = np.random.default_rng(seed)
+    vectors, gaps = [], []
+    for _ in range(replicates):
+        drawn = np.bincount(generator.integers(len(names), size=len(names)), minlength=len(names))
+        copies = drawn[member].astype(float)
+        words = float((lists.words * copies).sum())
+        if words == 0:
+            continue
+        found = search_weights(lists, space, objective=objective, starts=[chosen], restarts=0, copies=copies)
+        vectors.append(found.vector)
+        everywhere = lists.error_at(found.vector) / lists.total_words
+        gaps.append(100 * (everywhere - lists.error_at(found.vector, copies) / words))
+    spread = np.array(vectors)
+    return Stability(
+        replicates=len(vectors),
+        groups=len(names),
+        mean=as_weights(spread.mean(axis=0)),
+        deviation=as_weights(spread.std(axis=0, ddof=1) if len(spread) > 1 else np.zeros(3)),
+        low=as_weights(np.quantile(spread, 0.025, axis=0)),
+        high=as_weights(np.quantile(spread, 0.975, axis=0)),
+        optimism=float(np.mean(gaps)),
+    )
+
+
+def _lists(
+    merged: Mapping[str, NBest], references: Mapping[str, str], space: WeightSpace, options: TuningOptions
+) -> CandidateLists:
+    return build_lists(
+        merged,
+        references,
+        normaliser_name=options.normaliser,
+        length_exponent=options.length_exponent,
+        within=(space.low, space.high),
+    )
+
+
+def _step(
+    vector: Array,
+    beam: int,
+    decoded: Mapping[str, NBest],
+    references: Mapping[str, str],
+    lists: CandidateLists,
+    added: int,
+    options: TuningOptions,
+) -> TuningStep:
+    """What one decode measured; the lists' own count beside it tells how far they can be trusted."""
+    texts = {i: nbest[0].text for i, nbest in decoded.items() if nbest}
+    counts = measure(references, texts, normaliser_name=options.normaliser).total
+    return TuningStep(as_weights(vector), beam, counts, lists.counts(vector).rate, added)
+
+
+def _neighbourhood(space: WeightSpace, tried: list[Array], step: float) -> WeightSpace:
+    """The part of the space within `step` of the box that holds every point decoded so far."""
+    points = np.array(tried)
+    low = np.maximum(space.low, points.min(axis=0) - step)
+    high = np.minimum(space.high, points.max(axis=0) + step)
+    ranges = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+    return WeightSpace(lm=ranges[0], subtracted=ranges[1], length=ranges[2])
+
+
+def _beyond(found: Array, first: Array, near: WeightSpace) -> Array:
+    """Twice as far from the first decode as the lists' optimum.
+
+    The lists of a decode without fusion lack the hypotheses that fusion would have found, so their optimum falls short
+    of the true one. A decode beyond it brings them, and the optimum is bracketed from both sides.
+    """
+    return np.asarray(np.clip(first + 2 * (found - first), near.low, near.high))
+
+
+def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array) -> bool:
+    """Whether the lists promise no fewer errors at `vector` than a decode has already reached."""
+    return lists.counts(vector).errors >= min(s.counts.errors for s in steps)
+
+
+def _best(steps: list[TuningStep], options: TuningOptions) -> TuningStep:
+    """The measured step with the smallest objective; of equal ones that with the smallest weights."""
+    comparable = [s for s in steps if s.beam == options.beam] or steps
+
+    def key(step: TuningStep) -> tuple[float, float]:
+        size = float(np.abs(as_vector(step.weights)).sum())
+        return step.counts.errors + options.penalty * size * step.counts.words / 100, size
+
+    return min(comparable, key=key)
+
+
+def _result(
+    best: TuningStep,
+    steps: list[TuningStep],
+    lists: CandidateLists,
+    space: WeightSpace,
+    speakers: Mapping[str, str] | None,
+    options: TuningOptions,
+    seconds: float,
+) -> TuningResult:
+    chosen = as_vector(best.weights)
+    surface: HeatMap = heat_map(lists, space, beta=best.weights.length, points=options.grid)
+    shift: Balance = balance_along_lm(lists, space, best.weights, points=2 * options.grid - 1)
+    free = bool((space.high > space.low).any())
+    steadiness = None
+    if options.replicates and free:
+        steadiness = stability(
+            lists,
+            space,
+            chosen,
+            objective=Objective(options.penalty, options.smoothing),
+            speakers=speakers,
+            replicates=options.replicates,
+            seed=options.seed,
+        )
+    return TuningResult(
+        method=options.method,
+        weights=best.weights,
+        dev=best.counts,
+        baseline=_baseline(steps),
+        beam=options.beam,
+        normaliser=options.normaliser,
+        length_exponent=options.length_exponent,
+        utterances=len(lists.ids),
+        steps=tuple(steps),
+        heat_map=surface,
+        balance=shift,
+        stability=steadiness,
+        seconds=seconds,
+    )
+
+
+def _baseline(steps: list[TuningStep]) -> ErrorCounts | None:
+    """What was measured without any fusion, if it was."""
+    none = FusionWeights()
+    return next((s.counts for s in steps if replace(s.weights, length=0.0) == none), None)

@@ -1,0 +1,225 @@
+"""Finds the fusion weights with the fewest errors on fixed n-best lists: exact line searches, with restarts.
+
+    objective(w) = errors(w), averaged over w ± smoothing, + penalty · N / 100 · (λ_T + μ + |β|)
+
+N is the number of reference words, so the penalty is in points of WER per unit of weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from ilme.errors import BadInputError
+from ilme.tuning.error_surface import Array, CandidateLists
+
+__all__ = ["Method", "Objective", "Optimum", "WeightSpace", "search_weights"]
+
+Method = Literal["BS", "SF", "DR", "LODR", "ILME"]
+_MAX_ROUNDS = 30
+_SCREENED = 16  # points drawn for each restart
+_INSIDE = 0.005  # how far inside an interval of equal error a weight is put, so that rounding cannot leave it
+
+
+@dataclass(frozen=True)
+class WeightSpace:
+    """The range of each weight; a range of one point fixes it.
+
+    Attributes:
+        lm: Range of λ_T.
+        subtracted: Range of μ.
+        length: Range of β; the same for every method that is compared.
+    """
+
+    lm: tuple[float, float] = (0.0, 1.0)
+    subtracted: tuple[float, float] = (0.0, 1.0)
+    length: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        for name in ("lm", "subtracted", "length"):
+            low, high = getattr(self, name)
+            if not (np.isfinite([low, high]).all() and low <= high):
+                raise BadInputError(f"the range of {name} must be (low, high) with low ≤ high, got {(low, high)}")
+            if low < 0 and name != "length":
+                raise BadInputError(f"the range of {name} starts at {low}: weights are never negative")
+
+    def restricted(self, method: Method) -> WeightSpace:
+        """This space with the weights that `method` does not have fixed at 0."""
+        if method not in get_args(Method):
+            raise BadInputError(f"no method {method!r}; choose one of {', '.join(get_args(Method))}")
+        none = (0.0, 0.0)
+        return WeightSpace(
+            lm=none if method == "BS" else self.lm,
+            subtracted=none if method in ("BS", "SF") else self.subtracted,
+            length=self.length,
+        )
+
+    @property
+    def low(self) -> Array:
+        return np.array([self.lm[0], self.subtracted[0], self.length[0]], dtype=float)
+
+    @property
+    def high(self) -> Array:
+        return np.array([self.lm[1], self.subtracted[1], self.length[1]], dtype=float)
+
+    @property
+    def smallest(self) -> Array:
+        """The point nearest to no fusion at all."""
+        return np.clip(np.zeros(3), self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised.
+
+    Attributes:
+        penalty: Points of WER that one unit of weight costs.
+        smoothing: Half the window over which errors are averaged along each line.
+    """
+
+    penalty: float = 0.0
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("penalty", "smoothing"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise BadInputError(f"{name} must be a number ≥ 0, got {getattr(self, name)}")
+
+
+PLAIN = Objective()
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best point found.
+
+    Attributes:
+        vector: (λ_T, μ, β)
+        objective: Errors, with penalty and smoothing.
+    """
+
+    vector: Array
+    objective: float
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Fewer errors first; then smaller weights."""
+        return round(self.objective, 6), float(np.abs(self.vector).sum())
+
+
+@dataclass
+class _Search:
+    """One set of lists, one space, one objective."""
+
+    lists: CandidateLists
+    low: Array
+    high: Array
+    objective: Objective
+    copies: Array | None
+    penalty_per_weight: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.penalty_per_weight = self.objective.penalty * self.lists.total_words / 100
+
+    @property
+    def axes(self) -> list[Array]:
+        """Unit vectors of the weights that are free."""
+        return [np.eye(3)[k] for k in range(3) if self.high[k] > self.low[k]]
+
+    def value(self, vector: Array) -> Optimum:
+        """The objective at one point; smoothed along every free axis."""
+        width = self.objective.smoothing
+        if width and self.axes:
+            here = np.zeros(1)
+            means = []
+            for axis in self.axes:
+                low, high = self._range(vector, axis)
+                profile = self.lists.along(vector, axis, max(low, -width), min(high, width), self.copies)
+                means.append(profile.at(here, width)[0])
+            errors = float(np.mean(means))
+        else:
+            errors = self.lists.error_at(vector, self.copies)
+        return Optimum(vector, errors + self.penalty_per_weight * float(np.abs(vector).sum()))
+
+    def best_on_line(self, origin: Array, direction: Array) -> Array:
+        """The point of the line with the smallest objective; of equal ones that with the smallest weights."""
+        low, high = self._range(origin, direction)
+        if high - low < 1e-9:
+            return origin
+        profile = self.lists.along(origin, direction, low, high, self.copies)
+        starts, ends = profile.edges[:-1], profile.edges[1:]
+        inside = np.minimum((ends - starts) / 2, _INSIDE)
+        moving = np.abs(direction) > 1e-12
+        to_zero = -origin[moving] / direction[moving]
+        t = np.concatenate([starts + inside, ends - inside, [low, high], to_zero])
+        t = t[(t >= low) & (t <= high)]
+        points = np.clip(origin + t[:, None] * direction, self.low, self.high)
+        size = np.abs(points).sum(axis=1)
+        errors = profile.at(t, self.objective.smoothing) + self.penalty_per_weight * size
+        return np.asarray(points[np.lexsort((size, np.round(errors, 6)))[0]])
+
+    def descend(self, start: Array, directions: list[Array]) -> Optimum:
+        """Line searches along every direction in turn until none helps."""
+        best = self.value(start)
+        for _ in range(_MAX_ROUNDS):
+            before = best.key
+            for direction in directions:
+                point = self.best_on_line(best.vector, direction)
+                if np.abs(point - best.vector).max() < 1e-12:
+                    continue
+                found = self.value(point)
+                if found.key < best.key:
+                    best = found
+            if best.key == before:
+                return best
+        return best
+
+    def _range(self, origin: Array, direction: Array) -> tuple[float, float]:
+        """The t for which origin + t · direction stays in the space."""
+        low, high = -np.inf, np.inf
+        for k in range(3):
+            if abs(direction[k]) > 1e-12:
+                ends = sorted(((self.low[k] - origin[k]) / direction[k], (self.high[k] - origin[k]) / direction[k]))
+                low, high = max(low, ends[0]), min(high, ends[1])
+        return float(low), float(high)
+
+
+def search_weights(
+    lists: CandidateLists,
+    space: WeightSpace,
+    *,
+    objective: Objective = PLAIN,
+    starts: Iterable[Array] = (),
+    restarts: int = 4,
+    seed: int = 0,
+    copies: Array | None = None,
+) -> Optimum:
+    """The weights in `space` with the smallest objective on `lists`; ties break toward smaller weights.
+
+    Descends from the smallest weights of the space, from every given start, and from the best of many drawn points,
+    along the axes, the diagonals of λ_T and μ, and drawn directions. The seed decides all draws.
+
+    Args:
+        lists: The n-best lists.
+        space: Where to search.
+        objective: Penalty and smoothing.
+        starts: Points (λ_T, μ, β) to descend from as well.
+        restarts: How many drawn points to descend from, the best of 16 times as many.
+        seed: Of the draws.
+        copies: (U,) how often each utterance counts; once if not given.
+    """
+    search = _Search(lists, space.low, space.high, objective, copies)
+    if not search.axes:
+        return search.value(space.smallest)
+    generator = np.random.default_rng(seed)
+    free = (space.high > space.low).astype(float)
+    diagonals = [np.array(d) * free for d in ((1.0, 1.0, 0.0), (1.0, 0.5, 0.0), (1.0, 0.0, 1.0))]
+    drawn = [generator.normal(size=3) * free for _ in range(3)]
+    directions = [*search.axes, *(d for d in (*diagonals, *drawn) if np.abs(d).sum() > 0)]
+    points = [space.smallest, *(np.clip(s, space.low, space.high) for s in starts)]
+    drawn_points = [space.low + generator.random(3) * (space.high - space.low) for _ in range(_SCREENED * restarts)]
+    points += sorted(drawn_points, key=lambda p: lists.error_at(p, copies))[:restarts]
+    return min((search.descend(p, directions) for p in points), key=lambda o: (o.key, tuple(o.vector)))

@@ -1,0 +1,270 @@
+"""Decoding a set: cached, resumed after kill -9, shared between processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder, make_batches
+from ilme.decoding.store import DecodeStore
+from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.errors import BadInputError
+from ilme.fusion import FusionWeights
+from ilme.rescoring import sequence_scores
+from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.tuning.tuner import TuningOptions, tune
+from tests.decoding.job import BEAM, WEIGHTS, make_recogniser, make_utterances
+
+JOB = str(Path(__file__).parent / "job.py")
+SMALL = DecodingOptions(batch_size=2)
+
+
+def same(a: dict[str, NBest], b: dict[str, NBest]) -> bool:
+    return list(a) == list(b) and all(
+        [h.tokens for h in a[i]] == [h.tokens for h in b[i]]
+        and np.allclose([h.score for h in a[i]], [h.score for h in b[i]], atol=1e-4)
+        for i in a
+    )
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_equals_a_search_of_each_utterance_alone(kind: str) -> None:
+    recogniser = make_recogniser(kind)
+    utterances = make_utterances()
+    lists = SearchDecoder(recogniser, utterances, options=SMALL).decode(WEIGHTS, BEAM)
+    assert list(lists) == [u.id for u in utterances]
+    alone = {u.id: recogniser.search(recogniser.encode([u.samples(16000)]), WEIGHTS, BEAM)[0] for u in utterances}
+    assert same(lists, alone)
+    assert all(h.text == recogniser.tokenizer.decode(list(h.tokens)) for nbest in lists.values() for h in nbest)
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+@pytest.mark.parametrize("weights", [FusionWeights(), FusionWeights(lm=0.2), WEIGHTS])
+def test_every_component_is_filled_in_whatever_the_weights(kind: str, weights: FusionWeights) -> None:
+    recogniser = make_recogniser(kind)
+    lists = SearchDecoder(recogniser, make_utterances(3), options=SMALL).decode(weights, BEAM)
+    for nbest in lists.values():
+        tokens = [h.tokens for h in nbest]
+        for name in ("lm", "subtracted"):
+            expected = sequence_scores(getattr(recogniser, name), tokens, finish=kind == "aed").tolist()
+            assert [getattr(h.scores, name) for h in nbest] == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_encoder_runs_once() -> None:
+    recogniser = make_recogniser()
+    calls = []
+    encode = recogniser.encode
+    recogniser.encode = lambda audio: (calls.append(len(audio)), encode(audio))[1]  # type: ignore[method-assign]
+    decoder = SearchDecoder(recogniser, make_utterances(), options=SMALL)
+    first = decoder.decode(WEIGHTS, BEAM)
+    assert same(decoder.decode(WEIGHTS, BEAM), first)
+    decoder.decode(FusionWeights(), BEAM)
+    assert calls == [2, 2, 2, 1]
+    every_time = SearchDecoder(recogniser, make_utterances(), options=replace(SMALL, cache="none"))
+    assert same(every_time.decode(WEIGHTS, BEAM), first)
+    every_time.decode(WEIGHTS, BEAM)
+    assert len(calls) == 12
+
+
+def test_continues_after_a_torn_line(tmp_path: Path) -> None:
+    utterances = make_utterances()
+    whole = SearchDecoder(make_recogniser(), utterances, options=SMALL).decode(WEIGHTS, BEAM)
+    decoder = SearchDecoder(make_recogniser(), utterances, options=SMALL, folder=tmp_path)
+    decoder.decode(WEIGHTS, BEAM)
+    (part,) = tmp_path.glob("*/part-0000.jsonl")
+    lines = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join(lines[:4]) + lines[4][:37])
+    searched: list[int] = []
+    recogniser = make_recogniser()
+    search = recogniser.search
+    recogniser.search = lambda e, w, b: (searched.append(len(e[1])), search(e, w, b))[1]  # type: ignore[method-assign]
+    again = SearchDecoder(recogniser, utterances, options=SMALL, folder=tmp_path)
+    assert same(again.decode(WEIGHTS, BEAM), whole)
+    assert sum(searched) == len(utterances) - 3
+    searched.clear()
+    assert same(again.decode(WEIGHTS, BEAM), whole)
+    assert not searched
+
+
+def run_job(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, *launcher, JOB, str(folder), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, NBest]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    rows = json.loads(out.strip().splitlines()[-1])
+    return {i: [Hypothesis.from_json(h) for h in nbest] for i, nbest in rows.items()}
+
+
+def test_survives_kill_minus_nine(tmp_path: Path) -> None:
+    process = run_job(tmp_path, "0.7")
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        parts = list(tmp_path.glob("*/part-0000.jsonl"))
+        if parts and parts[0].read_bytes().count(b"\n") >= 3:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (part,) = tmp_path.glob("*/part-0000.jsonl")
+    before = part.read_bytes()
+    assert 3 <= before.count(b"\n") < 8
+    decoder = SearchDecoder(make_recogniser(), make_utterances(), options=SMALL, folder=tmp_path)
+    whole = SearchDecoder(make_recogniser(), make_utterances(), options=SMALL).decode(WEIGHTS, BEAM)
+    assert same(decoder.decode(WEIGHTS, BEAM), whole)
+    assert part.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+
+
+def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    lists = finished(run_job(tmp_path, launcher=launcher))
+    whole = SearchDecoder(make_recogniser(), make_utterances(), options=SMALL).decode(WEIGHTS, BEAM)
+    assert lists == whole
+    sizes = [p.read_bytes().count(b"\n") - 1 for p in sorted(tmp_path.glob("*/part-*.jsonl"))]
+    assert len(sizes) == 2 and min(sizes) >= 2 and sum(sizes) == 7
+
+
+def make_share(processes: Processes) -> SearchDecoder:
+    return SearchDecoder(make_recogniser(), make_utterances(), options=SMALL, processes=processes)
+
+
+def test_shares_in_memory_make_the_whole() -> None:
+    whole = make_share(Processes()).decode(WEIGHTS, BEAM)
+    parts = [SearchDecoder.share(_share_without_folder(k), WEIGHTS, BEAM) for k in range(3)]
+    assert sum(map(len, parts)) == len(whole)
+    assert {i: nbest for part in parts for i, nbest in part.items()} == whole
+
+
+def _share_without_folder(rank: int) -> SearchDecoder:
+    decoder = make_share(Processes())
+    decoder.processes = Processes(rank, 3)
+    return decoder
+
+
+def test_ray_gives_what_one_process_gives(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (pip install 'ilme[ray]')")
+    from ilme.decoding.over_ray import RayDecoder
+
+    def make(processes: Processes) -> SearchDecoder:
+        return SearchDecoder(
+            make_recogniser(),
+            make_utterances(),
+            options=SMALL,
+            processes=processes,
+            folder=tmp_path / str(processes.rank),
+        )
+
+    with RayDecoder(make, 2) as decoder:
+        lists = decoder.decode(WEIGHTS, BEAM)
+    assert lists == make_share(Processes()).decode(WEIGHTS, BEAM)
+
+
+def test_the_tuner_runs_on_a_real_search(tmp_path: Path) -> None:
+    recogniser, utterances = make_recogniser(), make_utterances()
+    target = SearchDecoder(recogniser, utterances, options=SMALL).decode(WEIGHTS, BEAM)
+    references = {i: nbest[0].text or "2" for i, nbest in target.items()}
+    decoder = SearchDecoder(recogniser, utterances, options=SMALL, folder=tmp_path)
+    options = TuningOptions(beam=BEAM, replicates=0, grid=3, restarts=3, smoothing=0.0)
+    result = tune(decoder, references, options=options)
+    assert result.baseline is not None and result.dev.errors <= result.baseline.errors
+    assert result.decodes <= 5
+    again = tune(decoder, references, options=options)
+    assert replace(again, seconds=0.0) == replace(result, seconds=0.0)
+
+
+def test_batches_do_not_depend_on_the_order() -> None:
+    utterances = make_utterances(9)
+    a, b = make_batches(utterances, SMALL), make_batches(utterances[::-1], SMALL)
+    assert a == b
+    assert sorted(u.id for batch in a for u in batch) == [f"u{k}" for k in range(9)]
+    long = [Utterance(str(k), "", None, seconds=50.0) for k in range(5)]
+    assert [len(x) for x in make_batches(long, DecodingOptions(batch_seconds=120))] == [2, 2, 1]
+    with pytest.raises(BadInputError, match="no utterances"):
+        make_batches([], SMALL)
+
+
+def test_store_refuses_what_it_did_not_write(tmp_path: Path) -> None:
+    store = DecodeStore(tmp_path, {"beam": 3})
+    nbest = [Hypothesis((1, 2), -1.5, Scores(-1.5, -2.0, -3.0, 2), (0, 4), "a b")]
+    with store.open() as part:
+        part.write([("u", nbest)])
+    assert store.read() == {"u": nbest}
+    with pytest.raises(BadInputError, match="another decode: beam differ"):
+        DecodeStore(tmp_path, {"beam": 4}).read()
+    path = tmp_path / "part-0000.jsonl"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"version": 1', b'"version": 9'))
+    with pytest.raises(BadInputError, match="version 9"):
+        store.read()
+    path.write_bytes(good + b'{"id": \n' + b'{"id": "w", "nbest": []}\n')
+    with pytest.raises(BadInputError, match="line 3 is damaged"):
+        store.read()
+    path.write_bytes(b'{"x": 1}\n')
+    with pytest.raises(BadInputError, match="does not begin as"):
+        store.read()
+    with pytest.raises(BadInputError, match="folder"):
+        SearchDecoder(make_recogniser(), make_utterances(1), processes=Processes(0, 2))
+
+
+def test_manifests(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(16000, dtype=np.float32), 16000)
+    rows = [
+        {"audio_filepath": "a.wav", "text": "hello", "speaker": 7, "duration": 1.0, "split": "dev"},
+        {"audio_filepath": "a.wav", "text": "there", "id": "b", "duration": 0.5, "offset": 0.25, "split": "test"},
+    ]
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    both = read_utterances(tmp_path)
+    assert [(u.id, u.text, u.speaker) for u in both] == [("a", "hello", "7"), ("b", "there", "")]
+    assert len(both[0].samples(16000)) == 16000 and len(both[1].samples(8000)) == 4000
+    assert [u.id for u in read_utterances(path, split="test")] == ["b"]
+    assert len(read_utterances(path, limit=1)) == 1
+    with pytest.raises(BadInputError, match="no utterances of split 'x'"):
+        read_utterances(path, split="x")
+    path.write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[0]) + "\n")
+    with pytest.raises(BadInputError, match="'a' comes twice"):
+        read_utterances(path)
+    path.write_text(json.dumps(rows[0]) + '\n{"audio_filepath": "b.wav"}\n')
+    with pytest.raises(BadInputError, match="line 2: not an utterance"):
+        read_utterances(path)
+    with pytest.raises(BadInputError):
+        read_utterances(tmp_path / "absent")
+
+
+def test_lhotse_cuts(tmp_path: Path) -> None:
+    from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+
+    soundfile.write(tmp_path / "a.wav", np.arange(16000, dtype=np.float32) / 16000, 16000)
+    recording = Recording.from_file(tmp_path / "a.wav")
+    cuts = [
+        MonoCut(
+            f"c{k}", start=0.25 * k, duration=0.5, channel=0, recording=recording,
+            supervisions=[SupervisionSegment(f"s{k}", "a", 0, 0.5, text=f"word {k}", speaker="ann")],
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl.gz")
+    utterances = read_utterances(tmp_path)
+    assert [(u.id, u.text, u.speaker, u.seconds) for u in utterances] == [
+        ("c0", "word 0", "ann", 0.5),
+        ("c1", "word 1", "ann", 0.5),
+    ]
+    np.testing.assert_allclose(utterances[1].samples(16000), cuts[1].load_audio()[0], atol=1e-4)

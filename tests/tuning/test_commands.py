@@ -1,0 +1,169 @@
+"""tune → evaluate → compare → report on the command line, with a tiny model on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from ilme import models
+from ilme.checkpoint import save_model
+from ilme.cli import main
+from ilme.data.features import FrontendConfig
+from ilme.data.tokenizer import SentencePieceTokenizer
+from ilme.decoding.loading import Parts, describe, load_recogniser, run_time_parameters
+from ilme.errors import BadInputError
+from ilme.evaluation.ledger import looks_at
+from ilme.evaluation.results import Results
+from ilme.tuning.result import TuningResult
+
+TEXTS = ["the whale swam", "the sea was calm", "a whale of a time", "the captain saw the sea"] * 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of an untrained RNN-T, AED and LM over one tokenizer, and two small sets."""
+    folder = tmp_path_factory.mktemp("commands")
+    tokenizer = SentencePieceTokenizer.train(TEXTS, 32)
+    torch.manual_seed(0)
+    for kind, role in (("rnnt", "transducer"), ("aed", "attention"), ("lm", "lm")):
+        own = tokenizer.for_role(role)  # type: ignore[arg-type]
+        model = models.build(kind, models.preset(kind, "tiny"), own.tokens)
+        for parameter in model.parameters():
+            parameter.data.mul_(2.0)
+        save_model(folder / kind, model, own, FrontendConfig() if kind != "lm" else None)
+    g = np.random.default_rng(0)
+    for name, count in (("dev", 5), ("test", 6)):
+        rows = []
+        for k in range(count):
+            path = f"{name}{k}.wav"
+            soundfile.write(folder / path, g.normal(0, 0.1, 9000 + 700 * k).astype(np.float32), 16000)
+            rows.append({"audio_filepath": path, "text": TEXTS[k], "speaker": f"s{k % 3}", "duration": 0.6})
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return folder
+
+
+def tuned(folder: Path, method: str, model: str = "rnnt") -> Path:
+    out = folder / f"tune-{model}-{method}"
+    if not (out / "tuning.json").exists():
+        arguments = [
+            "tune", str(folder / model), str(folder / "dev.jsonl"), str(out), "--lm", str(folder / "lm"),
+            "--tuning.method", method, "--tuning.beam", "3", "--tuning.replicates", "2", "--tuning.grid", "3",
+            "--tuning.max_decodes", "3", "--tuning.restarts", "1", "--attention.max_length", "6",
+        ]  # fmt: skip
+        assert main(arguments) == 0
+    return out / "tuning.json"
+
+
+def evaluated(folder: Path, method: str, model: str = "rnnt") -> Path:
+    out = folder / f"test-{model}-{method}"
+    arguments = [
+        "evaluate", str(folder / model), str(folder / "test.jsonl"), str(out), "--weights",
+        str(tuned(folder, method, model)), "--lm", str(folder / "lm"), "--label", model, "--details", "2",
+        "--search_errors", "4",
+        "--attention.max_length", "6",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    return out / "results.json"
+
+
+@pytest.mark.parametrize("model", ["rnnt", "aed"])
+def test_tune_writes_weights_that_evaluate_uses(folder: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tuning = TuningResult.load(tuned(folder, "ILME", model))
+    assert tuning.method == "ILME" and tuning.beam == 3 and tuning.decodes <= 3
+    assert tuning.baseline is not None and tuning.dev.errors <= tuning.baseline.errors
+    results = Results.load(evaluated(folder, "ILME", model))
+    (system,) = results.systems
+    assert (system.model, system.method, system.weights) == (model, "ILME", tuning.weights)
+    assert system.dev_wer == pytest.approx(tuning.dev.rate, abs=1e-3) and system.parameters > 1000
+    assert set(system.hypotheses) == {f"test{k}" for k in range(6)}
+    assert system.oracle_wer is not None and system.oracle_wer <= results.measurements[system.name].rate
+    assert system.search_errors is not None and sum(system.search_errors.values()) == 4
+    for told in system.details.values():
+        assert told["choices"][0]["labels"][0] == "chosen"
+    printed = capsys.readouterr().out
+    assert "Test WER" in printed and "lost by the scores" in printed
+
+
+def test_looks_at_the_test_set_are_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = Results.load(evaluated(folder, "ILME"))
+    ledger = folder / "test-looks.json"
+    before = len(looks_at(ledger, first))
+    evaluated(folder, "ILME")  # the same decode again is no new look
+    assert len(looks_at(ledger, first)) == before
+    main(["evaluate", str(folder / "rnnt"), str(folder / "test.jsonl"), str(folder / "bs"), "--beam", "3"])
+    assert len(looks_at(ledger, first)) == before  # nothing tuned
+    capsys.readouterr()
+    ledger.write_text("{}")
+    with pytest.raises(BadInputError, match="not a ledger"):
+        looks_at(ledger, first)
+    ledger.unlink()
+
+
+def test_compare_and_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for method in ("BS", "SF", "ILME"):
+        evaluated(folder, method)
+    parts = [str(folder / f"test-rnnt-{m}" / "results.json") for m in ("BS", "SF", "ILME")]
+    capsys.readouterr()
+    assert main(["compare", *parts, "--out", str(folder / "all.json"), "--style", "markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| rnnt") >= 3 and "p MAPSSWE" in printed and "fixed" in printed
+    assert [s.method for s in Results.load(folder / "all.json").systems] == ["BS", "SF", "ILME"]
+    assert main(["report", *parts, "--out", str(folder / "report.html"), "--title", "Tiny"]) == 0
+    page = (folder / "report.html").read_text()
+    assert "<title>Tiny</title>" in page and "data:audio/ogg" in page
+    source = folder / "source.txt"
+    source.write_text("the sea\n" * 20)
+    assert main(["compare", *parts, "--source", str(source), "--target", str(source)]) == 0
+    assert "never in the source" in capsys.readouterr().out
+    assert main(["compare", parts[0], parts[0]]) == 1
+    assert "two systems are called" in capsys.readouterr().err
+
+
+def test_texts_of_another_program_can_be_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hypotheses = folder / "theirs.jsonl"
+    hypotheses.write_text("".join(json.dumps({"id": f"test{k}", "text": TEXTS[k]}) + "\n" for k in range(6)))
+    arguments = ["evaluate", "theirs", str(folder / "test.jsonl"), str(folder / "theirs"), "--style", "csv"]
+    assert main([*arguments, "--hypotheses", str(hypotheses), "--method", "other", "--normaliser", "spoken"]) == 0
+    assert "theirs,other" in capsys.readouterr().out
+    assert Results.load(folder / "theirs" / "results.json").measurements["theirs other"].rate == 0
+    hypotheses.write_text('{"id": "test0"}\n')
+    assert main([*arguments, "--hypotheses", str(hypotheses)]) == 1
+    assert "line 1" in capsys.readouterr().err
+
+
+def test_parameters_count_what_runs(folder: Path) -> None:
+    recogniser = load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"), "internal"))
+    alone = run_time_parameters(recogniser, lm=False, subtracted=False)
+    assert run_time_parameters(recogniser, lm=False) == alone  # the internal LM is the model itself
+    with_lm = run_time_parameters(recogniser)
+    source = load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"), str(folder / "lm")))
+    assert run_time_parameters(source) - with_lm == with_lm - alone > 0
+
+
+def test_a_model_trained_again_is_another_model(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model.safetensors"
+    copy.write_bytes((folder / "rnnt" / "model.safetensors").read_bytes())
+    before = describe(Parts(str(tmp_path), str(folder / "lm"), "internal"))
+    assert before["model_content"] == describe(Parts(str(folder / "rnnt")))["model_content"]
+    copy.write_bytes(copy.read_bytes()[:-4] + b"abcd")
+    after = describe(Parts(str(tmp_path), str(folder / "lm"), "internal"))
+    assert after["model_content"] != before["model_content"] and after["lm_content"] == before["lm_content"]
+    assert "subtracted_content" not in after
+
+
+def test_mistakes_are_explained(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    dev = str(folder / "dev.jsonl")
+    assert main(["tune", str(folder / "rnnt"), dev, str(tmp_path / "x")]) == 1
+    assert "needs an external LM" in capsys.readouterr().err
+    assert main(["tune", str(folder / "lm"), dev, str(tmp_path / "x"), "--lm", str(folder / "lm")]) == 1
+    assert "is a language model" in capsys.readouterr().err
+    missing = str(tmp_path / "none.json")
+    assert main(["evaluate", str(folder / "rnnt"), dev, str(tmp_path / "x"), "--weights", missing]) == 1
+    assert "no tuning result" in capsys.readouterr().err
+    assert main(["tune", str(folder / "rnnt"), dev, str(tmp_path / "x"), "--workers", "0"]) == 1
+    assert "--workers" in capsys.readouterr().err
