@@ -19,39 +19,50 @@ from typing import Any
 
 from ilme.errors import IlmeError
 
-# name: (module:function, one line of help)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "text prepare": ("ilme.commands.text:prepare", "clean, split, deduplicate and hold out text"),
-    "text bpe": ("ilme.commands.text:bpe", "word pieces (sentencepiece BPE) from text"),
-    "text tokenize": ("ilme.commands.text:tokenize", "text to a memory-mapped token file"),
-    "data domains": ("ilme.commands.synth:domains", "text domains from package registries, works held out"),
-    "data synth": ("ilme.commands.synth:synth", "speak a text with espeak-ng, in many voices"),
-    "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
-    "info": ("ilme.commands.info:info", "parameters of a network, by component"),
-    "perplexity": (
-        "ilme.commands.perplexity:perplexity",
-        "how well an LM, or a model's internal LM, predicts a text",
-    ),
-    "data import": ("ilme.commands.data:import_corpus", "read and check a speech corpus, write Lhotse cuts"),
-    "data show": ("ilme.commands.data:show", "hours, speakers, words, lengths, and what looks wrong"),
-    "data split": ("ilme.commands.data:split", "split cuts by speaker, call or chapter"),
-    "data shard": ("ilme.commands.data:shard", "pack cuts and their audio into Lhotse Shar shards"),
-    "tune": ("ilme.commands.tune:tune", "find fusion weights on a dev set, in a few decodes"),
-    "evaluate": ("ilme.commands.evaluate:evaluate", "decode a test set and measure it, with intervals"),
-    "compare": ("ilme.commands.compare:compare", "several systems in one table, with paired tests"),
-    "adapt": ("ilme.commands.adapt:adapt", "make an existing model good at a domain, from text alone"),
-    "transcribe": ("ilme.commands.transcribe:transcribe", "audio files to text, with an adapted domain"),
-    "report": ("ilme.commands.report:report", "one HTML file that shows all results"),
-    "train rnnt": ("ilme.commands.train:train_rnnt", "train an RNN-T"),
-    "train aed": ("ilme.commands.train:train_aed", "train an attention encoder-decoder"),
-    "train lm": ("ilme.commands.train:train_lm", "train an LSTM language model"),
-    "study": ("ilme.commands.study:study", "the paper's experiment, from text to tables, stage by stage"),
-    "study status": ("ilme.commands.study:status", "which stages of a study are done"),
-    "study pack": ("ilme.commands.study:pack", "finished stages as a few files that travel"),
-    "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
-    "study bundle": ("ilme.commands.study:bundle", "build the embedded default from a study's outputs"),
-    "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
+# job: {name: (module:function, one line of help)}
+JOBS: dict[str, dict[str, tuple[str, str]]] = {
+    "adapt and use": {
+        "adapt": ("ilme.commands.adapt:adapt", "make an existing model good at a domain, from text alone"),
+        "transcribe": ("ilme.commands.transcribe:transcribe", "audio files to text, with an adapted domain"),
+        "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
+    },
+    "measure": {
+        "tune": ("ilme.commands.tune:tune", "find fusion weights on a dev set, in a few decodes"),
+        "evaluate": ("ilme.commands.evaluate:evaluate", "decode a test set and measure it, with intervals"),
+        "compare": ("ilme.commands.compare:compare", "several systems in one table, with paired tests"),
+        "report": ("ilme.commands.report:report", "one HTML file that shows all results"),
+        "perplexity": (
+            "ilme.commands.perplexity:perplexity",
+            "how well an LM, or a model's internal LM, predicts a text",
+        ),
+    },
+    "train": {
+        "train rnnt": ("ilme.commands.train:train_rnnt", "train an RNN-T"),
+        "train aed": ("ilme.commands.train:train_aed", "train an attention encoder-decoder"),
+        "train lm": ("ilme.commands.train:train_lm", "train an LSTM language model"),
+        "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
+        "info": ("ilme.commands.info:info", "parameters of a network, by component"),
+    },
+    "text and speech": {
+        "text prepare": ("ilme.commands.text:prepare", "clean, split, deduplicate and hold out text"),
+        "text bpe": ("ilme.commands.text:bpe", "word pieces (sentencepiece BPE) from text"),
+        "text tokenize": ("ilme.commands.text:tokenize", "text to a memory-mapped token file"),
+        "data import": ("ilme.commands.data:import_corpus", "read and check a speech corpus, write Lhotse cuts"),
+        "data show": ("ilme.commands.data:show", "hours, speakers, words, lengths, and what looks wrong"),
+        "data split": ("ilme.commands.data:split", "split cuts by speaker, call or chapter"),
+        "data shard": ("ilme.commands.data:shard", "pack cuts and their audio into Lhotse Shar shards"),
+        "data synth": ("ilme.commands.synth:synth", "speak a text with espeak-ng, in many voices"),
+        "data domains": ("ilme.commands.synth:domains", "text domains from package registries, works held out"),
+    },
+    "the paper's experiment": {
+        "study": ("ilme.commands.study:study", "the paper's experiment, from text to tables, stage by stage"),
+        "study status": ("ilme.commands.study:status", "which stages of a study are done"),
+        "study pack": ("ilme.commands.study:pack", "finished stages as a few files that travel"),
+        "study bundle": ("ilme.commands.study:bundle", "build the embedded default from a study's outputs"),
+        "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
+    },
 }
+COMMANDS = {name: command for commands in JOBS.values() for name, command in commands.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -194,8 +205,9 @@ def overview(args: Sequence[str]) -> int:
         return 2
     print("usage: ilme COMMAND [options]     'ilme COMMAND --help' explains one\n")
     width = max(map(len, known)) + 2
-    for name, text in known.items():
-        print(f"  {name:<{width}} {text}")
+    for job, commands in JOBS.items():
+        if chosen := [name for name in commands if name in known]:
+            print("\n".join([job, *(f"  {name:<{width}} {known[name]}" for name in chosen), ""]))
     return 0 if not prefix or "--help" in args else 2
 
 
