@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ilme.errors import BadInputError
+from ilme.lm.null import NullScorer
 from ilme.nest import State
 from ilme.rescoring import IMPOSSIBLE, SequenceScorer, complete, finite, sequence_scores
 from ilme.search.hypothesis import Hypothesis, Scores
@@ -76,6 +77,28 @@ def test_a_sequence_that_comes_again_costs_nothing() -> None:
     asked = scorer.asked
     assert remembering([(3,), (1, 2)]) == first[::-1]
     assert scorer.asked == asked
+
+
+class LengthScorer(NullScorer):
+    """−1 for every label and −0.5 for the end, in rows of one number."""
+
+    def start(self, n: int) -> tuple[Tensor, State]:
+        return torch.full((n, 1), -1.0), None
+
+    def finish(self, rows: Tensor) -> Tensor:
+        return rows.new_full((len(rows),), -0.5)
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_a_row_of_one_number_stands_for_every_label(finish: bool) -> None:
+    tokens = numbered_tokens(6, "attention")
+    sequences = [(5, 4, 3), (5, 4), (), (2,)]
+    assert sequence_scores(NullScorer(tokens), sequences, finish=finish).tolist() == [0, 0, 0, 0]
+    assert SequenceScorer(NullScorer(tokens), finish=finish)(sequences) == [0, 0, 0, 0]
+    expected = [-len(s) - 0.5 * finish for s in sequences]
+    assert sequence_scores(LengthScorer(tokens), sequences, finish=finish).tolist() == expected
+    with pytest.raises(BadInputError, match="token id 6"):
+        sequence_scores(NullScorer(tokens), [(6,)])
 
 
 def test_complete_fills_only_what_it_is_given() -> None:

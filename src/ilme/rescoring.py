@@ -69,7 +69,8 @@ def _tree_scores(scorer: TokenScorer, sequences: list[Tokens], finish: bool) -> 
             break
         parents = torch.tensor([level[c[:-1]] for c in children])
         labels = torch.tensor([c[-1] for c in children])
-        reached = totals[parents] + row[parents.to(row.device), labels.to(row.device)].double().cpu()
+        every = row.expand(len(row), len(scorer.tokens))  # a row of one number stands for every label
+        reached = totals[parents] + every[parents.to(row.device), labels.to(row.device)].double().cpu()
         if not finish:
             out.update({c: float(reached[k]) for k, c in enumerate(children) if c in wanted})
         inner = [k for k, c in enumerate(children) if c in read]
