@@ -17,7 +17,7 @@ import itertools
 import random
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ilme.data.exclude import Exclusion
@@ -25,7 +25,7 @@ from ilme.data.sentences import guess_layout, paragraphs, split_sentences
 from ilme.data.textfiles import expand, sources
 from ilme.errors import BadInputError
 
-__all__ = ["DomainText", "clean", "domain_lines", "group", "needs_recasing", "recase"]
+__all__ = ["DomainText", "clean", "domain_lines", "group", "names_of", "needs_recasing", "recase"]
 
 # What becomes of a mark that the model does not write; a mark that is not named here becomes a space.
 SUBSTITUTES = {";": ",", ":": ",", "—": ", ", "–": ", ", "--": ", ", "…": "...", "’": "'", "‘": "'", "&": " and "}
@@ -113,6 +113,15 @@ def recase(line: str, names: Iterable[str] = ()) -> str:
     return line + ("?" if first in QUESTION and len(line.split()) > 2 else ".")
 
 
+def names_of(lines: Iterable[str], encode: Callable[[str], list[int]]) -> set[str]:
+    """Words in lower case that the model's tokenizer knows better with a capital: names, weekdays, places.
+
+    A tokenizer has learned from text with case, so " Elizabeth" is one token there and " elizabeth" two.
+    """
+    words = {word.strip(",.!?") for line in lines for word in line.split()}
+    return {w for w in words if w[:1].islower() and len(encode(w[:1].upper() + w[1:])) < len(encode(w))}
+
+
 @dataclass(frozen=True)
 class DomainText:
     """Lines for an LM, and what was done to get them.
@@ -138,6 +147,7 @@ def domain_lines(
     never: Iterable[str] = (),
     evaluation: Iterable[str] = (),
     cased: bool = True,
+    encode: Callable[[str], list[int]] | None = None,
     words: float = 9.0,
     overlap: int = 8,
     seed: int = 0,
@@ -148,7 +158,8 @@ def domain_lines(
         patterns: Files or globs; archives and manifests too.
         never: Characters that the model cannot put out.
         evaluation: Texts that must not be learned, such as the dev transcripts.
-        cased: Whether the model writes case and punctuation.
+        cased: Whether the model writes case and punctuation, so that text without them is given both.
+        encode: The model's tokenizer, which tells the names among the words; without it no name gets its capital.
         words: Mean length that neighbouring sentences are joined to; lines of a text that stand alone are not joined.
         overlap: Words in the n-gram that counts as overlap.
         seed: Of the lengths.
@@ -172,7 +183,8 @@ def domain_lines(
         raise BadInputError(f"the text holds no sentence{': ' + problems[0] if problems else ''}")
     recased = cased and needs_recasing(lines)
     if recased:
-        lines = [recase(line) for line in lines]
+        names = names_of(lines, encode) if encode is not None else set()
+        lines = [recase(line, names) for line in lines]
     return DomainText(lines, sum(len(line.split()) for line in lines), excluded, recased, tuple(problems))
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, WITHOUT_SPEECH, Calibration, TransformerILM, estimate
+from ilme.lm.folded import FoldedScorer, Folds, fold_internal
 from ilme.lm.ngram import NGramScorer
 from ilme.protocols import TokenScorer
 from ilme.rescoring import SequenceScorer, complete
@@ -46,6 +47,7 @@ SAFE_INTERNAL = "silence"
 SAFE_WEIGHTS = FusionWeights(lm=0.1, subtracted=0.1)
 FEW_SPEAKERS = 5
 Say = Callable[[str], None]
+Style = Literal["restore", "fold", "keep"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class AdaptOptions:
     """How a model is adapted.
 
     Attributes:
+        style: What is done about text whose case and punctuation are not the model's. `restore` gives text without
+            case the model's; `fold` makes an LM that passes over case and punctuation; `keep` leaves the text as it is.
         order: Order of the n-gram LM.
         prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
         internal: The internal LM: a name, or auto to let dev speech choose.
@@ -67,6 +71,7 @@ class AdaptOptions:
         seed: Of every draw.
     """
 
+    style: Style = "restore"
     order: int = 4
     prune: tuple[int, ...] = (0, 0, 1)
     internal: str = "auto"
@@ -82,6 +87,8 @@ class AdaptOptions:
     def __post_init__(self) -> None:
         if self.internal != "auto" and self.internal not in ESTIMATORS:
             raise BadInputError(f"internal is auto or one of {', '.join(ESTIMATORS)}, not {self.internal!r}")
+        if self.style not in get_args(Style):
+            raise BadInputError(f"style is one of {', '.join(get_args(Style))}, not {self.style!r}")
         if self.calibration < 2:
             raise BadInputError(f"calibration needs at least 2 utterances, got {self.calibration}")
 
@@ -125,7 +132,7 @@ def adapt(
         text: Text files or globs of the domain.
         out: The folder to write.
         dev: Transcribed speech of the domain; without it, safe weights are used, untested.
-        lm: An LM over the model's tokens, in place of one trained on `text`.
+        lm: An LM over the model's tokens, in place of one trained on `text`; over folded ones if the style is fold.
         lm_name: Where that LM is.
         model_options: What the model was loaded with.
         options: How.
@@ -138,7 +145,9 @@ def adapt(
     if lm is None:
         lm, about = train_domain_lm(model, text, [u.text for u in dev], out / LM, options, say)
         report["text"] = about
-    domain = Domain(name, dict(model_options or {}), lm=lm_name or LM, search=search_options(options.beam))
+    domain = Domain(
+        name, dict(model_options or {}), lm=lm_name or LM, style=options.style, search=search_options(options.beam)
+    )
     if not dev:
         return _without_dev(model, domain, options, out, report, say)
     found = _with_dev(model, domain, lm, dev, options, say)
@@ -166,11 +175,14 @@ def train_domain_lm(
         text,
         never=unwritable(model),
         evaluation=evaluation if options.overlap else (),
+        cased=options.style != "keep",
+        encode=model.tokenizer.encode,
         overlap=options.overlap,
         seed=options.seed,
     )
-    tokenizer = model.tokenizer
-    ids = [tokenizer.encode(line) for line in lines.lines]
+    ids = [model.tokenizer.encode(line) for line in lines.lines]
+    if options.style == "fold":
+        ids = [folded for folded in map(Folds(model.tokens), ids) if folded]
     count = sum(map(len, ids))
     _check_script(lines, count)
     eos = model.tokens.eos
@@ -184,6 +196,7 @@ def train_domain_lm(
         "lines": len(lines.lines),
         "words": lines.words,
         "tokens": count,
+        "style": options.style,
         "recased": lines.recased,
         "left out for overlap with dev": lines.excluded,
         "order": options.order,
@@ -255,10 +268,13 @@ def _with_dev(
         speakers = {}  # too few to resample: utterances are resampled instead
     normaliser = choose_normaliser(options.normaliser)
     cache = EncoderCache()
+    folds = Folds(model.tokens, model.device) if options.style == "fold" else None
+    lm = FoldedScorer(lm, folds) if folds is not None else lm
     decoding = DecodingOptions(batch_seconds=options.batch_seconds, cache="none")
 
     def decoder(internal: TransformerILM | None) -> SearchDecoder:
-        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=domain.search, cache=cache)
+        subtracted = fold_internal(internal, folds) if internal is not None and folds is not None else internal
+        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=domain.search, cache=cache)
         return SearchDecoder(recogniser, dev, options=decoding)
 
     def measured(lists: Mapping[str, NBest]) -> Measurement:
@@ -269,7 +285,9 @@ def _with_dev(
     before = measured(lists)
     say(f"dev without LM: WER {before.rate:.2f} on {len(dev)} utterances")
     calibration = calibrate(model, dev[: options.calibration], lists, cache)
-    internal, ranking = choose_internal(model, calibration, lists, references, normaliser, domain.search, options)
+    internal, ranking = choose_internal(
+        model, calibration, lists, references, normaliser, domain.search, options, folds
+    )
     say("internal LMs, errors left on the lists: " + ", ".join(f"{n} {e:.0f}" for n, e in ranking.items()))
     found = tune(
         search := decoder(internal),
@@ -326,6 +344,7 @@ def choose_internal(
     normaliser: NormaliserName,
     search: AttentionOptions,
     options: AdaptOptions,
+    folds: Folds | None = None,
 ) -> tuple[TransformerILM, dict[str, float]]:
     """The internal LM whose best weights leave the fewest errors on the n-best lists, and the errors of each."""
     names = list(ESTIMATORS) if options.internal == "auto" else [options.internal]
@@ -333,7 +352,8 @@ def choose_internal(
     ranking: dict[str, float] = {}
     for name in names:
         candidates[name] = estimate(name, model, calibration)
-        filled = complete(lists, subtracted=SequenceScorer(candidates[name], finish=True, rows=256))
+        scorer = candidates[name] if folds is None else fold_internal(candidates[name], folds)
+        filled = complete(lists, subtracted=SequenceScorer(scorer, finish=True, rows=256))
         built = build_lists(filled, references, normaliser_name=normaliser, length_exponent=search.length_normalisation)
         best = search_weights(
             built,

@@ -25,6 +25,8 @@ from ilme.domain.windows import Window, cut_windows, is_silent
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import from_tensors
+from ilme.lm.folded import FoldedScorer, Folds, fold_internal
+from ilme.protocols import TokenScorer
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import Hypothesis, NBest
 
@@ -46,6 +48,7 @@ class Domain:
         internal: Name of the internal LM's estimator; empty if none is subtracted.
         search: How to search.
         lm: The LM's file in the folder, or its name elsewhere; empty if none is used.
+        style: How the LM reads the model's tokens: `fold` passes over case and punctuation, all else as they are.
         report: Dev results, text statistics, time, versions.
     """
 
@@ -55,6 +58,7 @@ class Domain:
     internal: str = ""
     search: AttentionOptions = SEARCH
     lm: str = LM
+    style: str = "restore"
     report: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
@@ -86,6 +90,7 @@ class Domain:
                 internal=data["internal"],
                 search=AttentionOptions(**data["search"]),
                 lm=data["lm"],
+                style=data.get("style", "restore"),  # folders written before there was a choice
                 report=dict(data["report"]),
             )
         except (KeyError, TypeError) as error:
@@ -188,12 +193,17 @@ def load(
     domain = Domain.read(folder)
     options = domain.model_options | ({"timestamps": True} if timestamps else {})
     host = load_attention_model(model or domain.model, device, **options)
-    lm = internal = None
+    lm: TokenScorer | None = None
+    internal: TokenScorer | None = None
     if domain.weights.lm:
         file = folder / domain.lm
         lm = load_scorer(str(file if file.exists() else domain.lm), host.tokens, device)
     if domain.weights.subtracted:
         internal = from_tensors(host, domain.internal, read_tensors(folder / INTERNAL))
+    if domain.style == "fold":
+        folds = Folds(host.tokens, host.device)
+        lm = None if lm is None else FoldedScorer(lm, folds)
+        internal = None if internal is None else fold_internal(internal, folds)
     if pack and host.device.type == "cpu":
         host.pack()
     return DomainRecogniser(domain, AdaptedRecogniser(host, lm=lm, subtracted=internal, options=domain.search))
