@@ -1,24 +1,32 @@
 """The tuner against a full grid of decodes, on one dev set, in one run.
 
     python benchmarks/tuning.py MODEL DEV --lm LM [--subtracted internal] [--beam 8] [--limit 300] [--device cpu]
+    python benchmarks/tuning.py --toy --seeds 0 1 2 3 4 --limit 200 --out benchmarks/results/tuning-toy.json
 
 Both search the same space with the same search. The grid decodes dev 12 × 8 times; the tuner may decode it 5 times. The
-encoder's time is counted for neither: its outputs are made once, before either clock starts. Prints JSON.
+encoder's time is counted for neither: its outputs are made once, before either clock starts. Prints JSON. `--toy` needs
+no files: a transducer that is written down rather than trained, over made-up speech (toy_transducer.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from timing import machine
+from toy_transducer import make_toy
 
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import Parts, load_recogniser
-from ilme.decoding.utterances import read_utterances
+from ilme.decoding.recogniser import Recogniser
+from ilme.decoding.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
 from ilme.search.attention import AttentionOptions
@@ -28,14 +36,29 @@ from ilme.tuning.weight_search import WeightSpace
 
 def main() -> None:
     options = arguments()
-    utterances = read_utterances(Path(options.dev), split=options.split, limit=options.limit)
-    parts = Parts(options.model, options.lm, options.subtracted, options.device)
-    attention = AttentionOptions(length_normalisation=options.length_normalisation)
-    recogniser = load_recogniser(parts, attention=attention)
+    rows = []
+    if options.toy:
+        for seed in options.seeds:
+            recogniser, utterances = make_toy(seed, options.limit or 200)
+            rows.append({"seed": seed, **both(recogniser, utterances, options)})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    else:
+        utterances = read_utterances(Path(options.dev), split=options.split, limit=options.limit)
+        parts = Parts(options.model, options.lm, options.subtracted, options.device)
+        attention = AttentionOptions(length_normalisation=options.length_normalisation)
+        rows.append(both(load_recogniser(parts, attention=attention), utterances, options))
+    command = f"benchmarks/tuning.py {' '.join(sys.argv[1:])}"
+    text = json.dumps({"machine": machine(), "command": command, "rows": rows}, indent=1, ensure_ascii=False)
+    print(text)
+    if options.out:
+        Path(options.out).write_text(text + "\n", encoding="utf-8")
+
+
+def both(recogniser: Recogniser, utterances: Sequence[Utterance], options: argparse.Namespace) -> dict[str, Any]:
+    """The tuner, then the grid, on the same cached encoder outputs."""
     references = {u.id: u.text for u in utterances}
     decoder = SearchDecoder(recogniser, utterances, options=DecodingOptions(batch_size=options.batch, cache="device"))
     decoder.decode(FusionWeights(), 1)  # encodes everything
-    space = WeightSpace(lm=(0.0, options.widest), subtracted=(0.0, options.widest))
 
     began = time.perf_counter()
     result = tune(
@@ -43,7 +66,7 @@ def main() -> None:
         references,
         options=TuningOptions(
             beam=options.beam,
-            space=space,
+            space=WeightSpace(lm=(0.0, options.widest), subtracted=(0.0, options.widest)),
             normaliser=options.normaliser,
             length_exponent=recogniser.length_exponent,
             replicates=0,
@@ -53,40 +76,51 @@ def main() -> None:
     tuner_seconds = time.perf_counter() - began
 
     began = time.perf_counter()
+    grid = decode_grid(decoder, references, options)
+    grid_seconds = time.perf_counter() - began
+    best = min(grid, key=lambda w: (grid[w], w.lm + w.subtracted))
+    return {
+        "utterances": len(utterances),
+        "words": result.dev.words,
+        "beam": options.beam,
+        "without_fusion": round(grid[FusionWeights()], 3),
+        "grid": {"decodes": len(grid), "wer": round(grid[best], 3), "weights": asdict(best)},
+        "tuner": {
+            "decodes": result.decodes,
+            "wer": round(result.dev.rate, 3),
+            "weights": asdict(result.weights),
+            "steps": [
+                {**asdict(s.weights), "wer": round(s.counts.rate, 3), "list_wer": round(s.list_wer, 3)}
+                for s in result.steps
+            ],
+        },
+        "grid_seconds": round(grid_seconds, 1),
+        "tuner_seconds": round(tuner_seconds, 1),
+        "times_faster": round(grid_seconds / tuner_seconds, 1),
+    }
+
+
+def decode_grid(
+    decoder: SearchDecoder, references: Mapping[str, str], options: argparse.Namespace
+) -> dict[FusionWeights, float]:
+    """WER in the search at 12 × 8 weights."""
     grid = {}
     for lm in np.linspace(0.0, options.widest, 12):
         for subtracted in np.linspace(0.0, options.widest, 8):
             weights = FusionWeights(lm=float(lm), subtracted=float(subtracted))
             texts = {i: nbest[0].text for i, nbest in decoder.decode(weights, options.beam).items()}
             grid[weights] = measure(references, texts, normaliser_name=options.normaliser).rate
-    grid_seconds = time.perf_counter() - began
-    best = min(grid, key=lambda w: grid[w])
-    print(
-        json.dumps(
-            {
-                "utterances": len(utterances),
-                "beam": options.beam,
-                "without_fusion": round(grid[FusionWeights()], 3),
-                "grid": {"decodes": len(grid), "wer": round(grid[best], 3), "weights": asdict(best)},
-                "tuner": {
-                    "decodes": result.decodes,
-                    "wer": round(result.dev.rate, 3),
-                    "weights": asdict(result.weights),
-                },
-                "grid_seconds": round(grid_seconds, 1),
-                "tuner_seconds": round(tuner_seconds, 1),
-                "times_faster": round(grid_seconds / tuner_seconds, 1),
-            },
-            indent=1,
-        )
-    )
+    return grid
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("dev")
-    parser.add_argument("--lm", required=True)
+    parser.add_argument("model", nargs="?", default="")
+    parser.add_argument("dev", nargs="?", default="")
+    parser.add_argument("--toy", action="store_true", help="made-up speech instead of MODEL and DEV")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the toys")
+    parser.add_argument("--out", default="", help="where the JSON is written as well")
+    parser.add_argument("--lm", default="")
     parser.add_argument("--subtracted", default="internal")
     parser.add_argument("--beam", type=int, default=8)
     parser.add_argument("--batch", type=int, default=32)
@@ -96,7 +130,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--normaliser", default="none", choices=("none", "spoken", "whisper"))
     parser.add_argument("--length-normalisation", type=float, default=0.0)
     parser.add_argument("--widest", type=float, default=0.7, help="largest λ and μ of both searches")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.toy and not (options.model and options.dev and options.lm):
+        parser.error("give MODEL, DEV and --lm, or --toy")
+    return options
 
 
 if __name__ == "__main__":

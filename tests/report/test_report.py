@@ -60,6 +60,41 @@ def test_holds_what_was_counted(files: tuple[Path, list[Path], Path]) -> None:
     assert {c["name"] for c in shown["changes"]} >= {"rnnt ILME against rnnt BS", "aed ILME against aed SF"}
 
 
+def test_speakers_come_hardest_first_with_their_counts(files: tuple[Path, list[Path], Path]) -> None:
+    results = Results.load(files[0])
+    panels = gather_set(results, transcripts=0, audio=0)["speakers"]
+    assert [p["model"] for p in panels] == ["rnnt", "aed"]
+    rnnt = panels[0]
+    assert rnnt["total"] == len(rnnt["rows"]) == 9 and sum(r["utterances"] for r in rnnt["rows"]) == 60
+    without = [r["rates"][0] for r in rnnt["rows"]]
+    assert without == sorted(without, reverse=True)
+    for place, system in zip(rnnt["systems"], results.systems, strict=False):
+        counted = results.measurements[results.systems[place].name].by_speaker()
+        assert results.systems[place] is system
+        for row in rnnt["rows"]:
+            assert row["words"] == counted[row["name"]].words
+            assert row["rates"][place] == pytest.approx(counted[row["name"]].rate, abs=1e-3)
+    assert re.fullmatch(r"ILME makes fewer errors than BS for .*speakers.*\.", rnnt["caption"])
+    one = {i: replace(r, speaker="the same") for i, r in results.references.items()}
+    assert gather_set(replace(results, references=one), transcripts=0, audio=0)["speakers"] == []
+
+
+@needs_chromium
+def test_many_speakers_are_shown_when_asked_for(files: tuple[Path, list[Path], Path], tmp_path: Path) -> None:
+    results = Results.load(files[0])
+    many = {i: replace(r, speaker=f"speaker-{k % 30}") for k, (i, r) in enumerate(results.references.items())}
+    out = tmp_path / "many.html"
+    out.write_text(build_report([replace(results, references=many, systems=results.systems[:1])]))
+    count = 'document.querySelectorAll("[data-figure=speakers] .speaker").length'
+    with Page() as browser:
+        browser.open(out)
+        assert browser.run(count) == 25
+        browser.run('document.querySelector("#speaker-panels button").click()')
+        assert browser.run(count) == 31
+        assert browser.run('document.querySelector("#speaker-panels button")') is None
+        assert browser.problems == []
+
+
 def test_a_transcript_cannot_break_out_of_its_script(files: tuple[Path, list[Path], Path]) -> None:
     results = Results.load(files[0])
     first = next(iter(results.references))
@@ -130,13 +165,18 @@ def page(files: tuple[Path, list[Path], Path]) -> Iterator[Page]:
 @needs_chromium
 def test_every_figure_is_drawn(page: Page) -> None:
     drawn = page.run(
-        """Object.fromEntries(["bars", "heat", "balance", "curves", "lengths"].map((name) => [name,
+        """Object.fromEntries(["bars", "heat", "balance", "curves", "lengths", "speakers"].map((name) => [name,
         [...document.querySelectorAll(`[data-figure="${name}"]`)].map((f) => f.querySelectorAll("svg *").length)]))"""
     )
     assert len(drawn["bars"]) == 1 and drawn["bars"][0] > 40
     assert len(drawn["heat"]) == 5 and min(drawn["heat"]) > 15 and max(drawn["heat"]) > 200
     assert len(drawn["balance"]) == 5 and min(drawn["balance"]) > 10
     assert drawn["curves"][0] > 10 and drawn["lengths"][0] > 15
+    assert len(drawn["speakers"]) == 2
+    rows = page.run(
+        '[...document.querySelectorAll("[data-figure=speakers] svg")].map((s) => s.querySelectorAll(".dot").length)'
+    )
+    assert rows == [4 * 10, 3 * 10]  # nine speakers and all of them, one dot for each method
     assert page.run('document.querySelectorAll("#stories .story svg .label-shares").length') > 20
     assert page.run('[...document.querySelectorAll("svg *")].some((e) => /NaN|undefined/.test(e.outerHTML))') is False
     assert page.run('document.querySelectorAll("#table tbody tr").length') == 7
@@ -214,6 +254,7 @@ def test_a_bare_result_is_shown_without_empty_sections(files: tuple[Path, list[P
         browser.open(out)
         hidden = browser.run('[...document.querySelectorAll("section[hidden]")].map((s) => s.id)')
         assert sorted(hidden) == ["balance", "curves", "weights", "why"]
+        assert browser.run('document.getElementById("by-speaker").hidden') is True
         assert browser.run('document.querySelectorAll("[data-figure=bars] .bar").length') == 1
         assert browser.run('document.querySelectorAll("#cards .card").length') == 8
         assert browser.problems == []

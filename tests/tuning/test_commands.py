@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,10 +18,13 @@ from ilme.checkpoint import save_model
 from ilme.cli import main
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
+from ilme.decoding.decoder import Processes, SearchDecoder
 from ilme.decoding.loading import Parts, describe, load_recogniser, run_time_parameters
 from ilme.errors import BadInputError
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.results import Results
+from ilme.fusion import FusionWeights
+from ilme.search.hypothesis import NBest
 from ilme.tuning.result import TuningResult
 
 TEXTS = ["the whale swam", "the sea was calm", "a whale of a time", "the captain saw the sea"] * 3
@@ -134,6 +140,45 @@ def test_texts_of_another_program_can_be_measured(folder: Path, capsys: pytest.C
     hypotheses.write_text('{"id": "test0"}\n')
     assert main([*arguments, "--hypotheses", str(hypotheses)]) == 1
     assert "line 1" in capsys.readouterr().err
+
+
+class LocalRay:
+    """What `RayDecoder` does with its shares, without Ray: one decoder after the other in this process."""
+
+    worlds: ClassVar[list[int]] = []
+
+    def __init__(self, make: Callable[[Processes], SearchDecoder], workers: int) -> None:
+        self.worlds.append(workers)
+        self.shares = [make(Processes(rank, workers)) for rank in range(workers)]
+
+    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
+        parts = [share.share(weights, beam) for share in self.shares]
+        return {i: next(p[i] for p in parts if i in p) for i in self.shares[0].ids}
+
+    def __enter__(self) -> LocalRay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shares = []
+
+
+def test_evaluate_over_ray_gives_what_one_process_gives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ilme.decoding.over_ray
+
+    arguments = ["evaluate", str(folder / "rnnt"), str(folder / "test.jsonl")]
+    assert main([*arguments, str(folder / "alone"), "--beam", "3"]) == 0
+    monkeypatch.setattr(ilme.decoding.over_ray, "RayDecoder", LocalRay)
+    assert main([*arguments, str(folder / "ray"), "--beam", "3", "--ray", "2"]) == 0
+    assert LocalRay.worlds == [2]
+    one, many = (Results.load(folder / name / "results.json").systems[0] for name in ("alone", "ray"))
+    assert many.hypotheses == one.hypotheses and many.oracle_wer == one.oracle_wer
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_the_extra_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["evaluate", str(folder / "rnnt"), str(folder / "test.jsonl"), str(folder / "none"), "--ray", "2"]
+    assert main(arguments) == 1
+    assert "ilme[ray]" in capsys.readouterr().err
 
 
 def test_parameters_count_what_runs(folder: Path) -> None:

@@ -32,6 +32,7 @@ def evaluate(
     limit: int = 0,
     device: str = "cpu",
     workers: int = 1,
+    ray: int = 0,
     hypotheses: Path | None = None,
     ledger: Path | None = None,
     style: Style = "terminal",
@@ -62,6 +63,7 @@ def evaluate(
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
         workers: Processes on this machine, started with torchrun.
+        ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
         ledger: Where looks are counted; test-looks.json beside OUT by default.
         style: Of the printed table.
@@ -95,7 +97,7 @@ def evaluate(
         system = measured_system(plan, hypotheses)
     else:
         parts = Parts(model, lm, subtracted if plan.weights.subtracted else "", device)
-        system = decode_system(plan, parts, utterances, out / "decode", decoding, transducer, attention, processes)
+        system = decode_system(plan, parts, utterances, out / "decode", decoding, transducer, attention, processes, ray)
     if processes.rank == 0:
         results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))
         results.save(out / "results.json")

@@ -122,20 +122,27 @@ def decode_system(
     transducer: TransducerOptions,
     attention: AttentionOptions,
     processes: Processes,
+    ray_workers: int = 0,
 ) -> System:
-    """Loads the parts, decodes with the plan's weights, and describes what came out."""
+    """Loads the parts, decodes with the plan's weights (over Ray's workers, if any), and describes what came out."""
     from ilme.commands.progress import utterance_progress
 
     recogniser = load_recogniser(parts, transducer, attention)
     work = DecoderPlan(parts, tuple(utterances), folder, describe(parts), decoding, transducer, attention)
-    with utterance_progress(processes.rank == 0) as progress:
-        return evaluate_system(plan, recogniser, work.make(processes, progress, recogniser), utterances)
+    with (
+        utterance_progress(processes.rank == 0) as progress,
+        work.decoder(processes, progress, ray_workers, recogniser) as decoder,
+    ):
+        return evaluate_system(plan, recogniser, decoder, utterances, first=processes.rank == 0)
 
 
 def evaluate_system(
-    plan: Plan, recogniser: Recogniser, decoder: SearchDecoder, utterances: Sequence[Utterance]
+    plan: Plan, recogniser: Recogniser, decoder: Decoder, utterances: Sequence[Utterance], *, first: bool = True
 ) -> System:
-    """Decodes once with the plan's weights; `seconds` is the wall time of that decode."""
+    """Decodes once with the plan's weights; `seconds` is the wall time of that decode.
+
+    Of several processes only the `first` explains utterances and looks for search errors.
+    """
     began = time.perf_counter()
     lists = decoder.decode(plan.weights, plan.beam)
     seconds = time.perf_counter() - began
@@ -151,9 +158,9 @@ def evaluate_system(
         seconds=round(seconds, 3),
         beam=plan.beam,
         oracle_wer=round(oracle(lists, references, normaliser_name=plan.normaliser).rate, 4),
-        details=_details(plan, recogniser, lists, utterances) if decoder.processes.rank == 0 else {},
+        details=_details(plan, recogniser, lists, utterances) if first else {},
         tuning=plan.tuning,
-        search_errors=_search_errors(plan, recogniser, lists, utterances) if decoder.processes.rank == 0 else None,
+        search_errors=_search_errors(plan, recogniser, lists, utterances) if first else None,
     )
 
 

@@ -19,7 +19,7 @@ from ilme.report.gather import gather_curves, gather_set
 
 __all__ = ["ReportOptions", "build_report", "write_report"]
 
-SCRIPTS = ("charts.js", "transcripts.js", "stories.js", "main.js")
+SCRIPTS = ("charts.js", "speakers.js", "transcripts.js", "stories.js", "main.js")
 
 
 @dataclass(frozen=True)

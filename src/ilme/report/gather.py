@@ -10,7 +10,7 @@ from typing import Any
 
 from ilme.errors import BadInputError
 from ilme.evaluation.analysis import word_changes
-from ilme.evaluation.metrics import Edit, Measurement, align
+from ilme.evaluation.metrics import Edit, ErrorCounts, Measurement, align
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, comparison_table, main_table, p_value
 from ilme.report.audio import data_uri
@@ -39,6 +39,7 @@ def gather_set(results: Results, *, transcripts: int, audio: int) -> dict[str, A
         "pairs": _table(comparison_table(results)),
         "tunings": [{"name": s.name, "tuning": _tuning(s.tuning)} for s in results.systems if s.tuning],
         "lengths": _lengths(results),
+        "speakers": _speakers(results),
         "changes": _changes(results),
         "total": len(results.references),
         "utterances": _utterances(results, transcripts, audio),
@@ -120,6 +121,54 @@ def _lengths(results: Results) -> list[dict[str, Any]]:
     groups = [results.measurements[s.name].by_length() for s in results.systems]
     names = [n for n, counts in groups[0].items() if counts.words]
     return [{"name": n, "words": groups[0][n].words, "rates": [round(g[n].rate, 4) for g in groups]} for n in names]
+
+
+def _speakers(results: Results) -> list[dict[str, Any]]:
+    """For each model the WER of every speaker, hardest first for its system without fusion; nothing for one speaker."""
+    said = Counter(r.speaker for r in results.references.values())
+    if len(said) < 2:
+        return []
+    panels = []
+    for model in dict.fromkeys(s.model for s in results.systems):
+        places = [k for k, s in enumerate(results.systems) if s.model == model]
+        groups = [results.measurements[results.systems[k].name].by_speaker() for k in places]
+        baseline = results.baseline(model)
+        first = next((n for n, k in enumerate(places) if results.systems[k] is baseline), 0)
+        spoke = [name for name, counts in groups[first].items() if counts.words]
+        ranked = sorted(spoke, key=lambda name: (-groups[first][name].rate, name))
+        panels.append(
+            {
+                "model": model,
+                "systems": places,
+                "total": len(ranked),
+                "words": sum(groups[first][name].words for name in ranked),
+                "rows": [
+                    {
+                        "name": name or "unknown",
+                        "words": groups[first][name].words,
+                        "utterances": said[name],
+                        "rates": [round(g[name].rate, 4) for g in groups],
+                    }
+                    for name in ranked
+                ],
+                "caption": _speaker_caption([results.systems[k].method for k in places], groups, first),
+            }
+        )
+    return panels
+
+
+def _speaker_caption(methods: Sequence[str], groups: Sequence[Mapping[str, ErrorCounts]], first: int) -> str:
+    """For how many speakers the best system makes fewer errors than the first, and for how many more."""
+    totals = [sum(counts.errors for counts in group.values()) for group in groups]
+    best = min(range(len(groups)), key=lambda n: totals[n])
+    if best == first:
+        return ""
+    pairs = [(groups[best][name].errors, counts.errors) for name, counts in groups[first].items()]
+    fewer, more = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
+    claim = f"{methods[best]} makes fewer errors than {methods[first]} for"
+    if fewer == len(pairs):
+        return f"{claim} every one of {fewer} speakers."
+    return f"{claim} {fewer} of {len(pairs)} speakers, more for {more}."
 
 
 def _changes(results: Results) -> list[dict[str, Any]]:

@@ -95,6 +95,7 @@ function showSet(k) {
   byId("pairs").closest("details").hidden = set.pairs.rows.length === 0;
   weights(set);
   where(set);
+  speakers(set);
   transcripts(set);
   stories(set);
   navigation();
