@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ilme.adapters.style import clean, domain_lines, group, needs_recasing, recase
+from ilme.adapters.style import clean, domain_lines, group, names_of, needs_recasing, recase
 from ilme.errors import BadInputError
 
 
@@ -74,3 +74,18 @@ def test_empty_text_is_an_error(tmp_path):
         domain_lines([str(empty)])
     with pytest.raises(BadInputError, match="no text file"):
         domain_lines([str(tmp_path / "absent*.txt")])
+
+
+def test_a_tokenizer_tells_the_names_among_words_without_case(tmp_path):
+    known = {"Mary", "hello", "Hello", "is", "Is", "my", "name", "Name"}
+
+    def encode(text):
+        return [len(w) for word in text.split() for w in ([word] if word in known else [word[:2], word[2:]])]
+
+    lines = ["hello my name is mary", "is mary, my name?"]
+    assert names_of(lines, encode) == {"mary"}, "my is one token without a capital and two with one"
+    calls = tmp_path / "calls.txt"
+    calls.write_text("\n".join(lines) + "\n")
+    assert domain_lines([str(calls)], encode=encode).lines == ["Hello my name is Mary.", "Is Mary, my name?"]
+    kept = domain_lines([str(calls)], encode=encode, cased=False)
+    assert kept.lines == lines and not kept.recased

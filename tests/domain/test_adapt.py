@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ilme.domain.card import write_card  # noqa: E402
 from ilme.domain.recogniser import CARD, Domain, load  # noqa: E402
 from ilme.errors import BadInputError, CheckpointError  # noqa: E402
 from ilme.fusion import FusionWeights  # noqa: E402
+from ilme.lm.folded import FoldedInternal, FoldedScorer  # noqa: E402
 from tests.adapters.tiny import tiny_whisper, waves  # noqa: E402
 
 OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2, normaliser="none")
@@ -97,6 +99,30 @@ def test_without_dev_safe_weights_are_used_and_said_so(tiny, text, tmp_path):
     assert transcript.segments[0].scores.lm != 0 and transcript.segments[0].scores.subtracted != 0
     with pytest.raises(BadInputError, match="needs speech"):
         adapt(tiny, "tiny", text, tmp_path, options=AdaptOptions(internal="mean-context", order=2, prune=(0,)))
+
+
+def test_a_folded_domain_transcribes_as_it_was_measured(tiny, text, tmp_path):
+    """The folder says fold, so that what is loaded scores as what was tuned did."""
+    dev = speech(["w5 w6 w7", "w5 w6", "w7 w8 w5"])
+    options = replace(OPTIONS, style="fold", internal="zeroed")
+    adapted = adapt(tiny, "tiny", text, tmp_path / "out", dev=dev, options=options)
+    again = load(tmp_path / "out")
+    assert again.domain.style == "fold" and adapted.domain.report["text"]["style"] == "fold"
+    assert {u.id: again.transcribe(u.audio).text for u in dev} == {u.id: u.hypothesis for u in adapted.after.utterances}
+    safe = adapt(tiny, "tiny", text, tmp_path / "safe", options=options)
+    assert safe.domain.weights == SAFE_WEIGHTS
+    loaded = load(tmp_path / "safe").recogniser
+    assert isinstance(loaded.lm, FoldedScorer) and isinstance(loaded.subtracted, FoldedInternal)
+    with pytest.raises(BadInputError, match="style is one of restore, fold, keep"):
+        AdaptOptions(style="lower")
+
+
+def test_a_folder_from_before_styles_still_loads(tiny, text, tmp_path):
+    adapt(tiny, "tiny", text, tmp_path, options=OPTIONS)
+    card = json.loads((tmp_path / CARD).read_text())
+    del card["style"]
+    (tmp_path / CARD).write_text(json.dumps(card))
+    assert load(tmp_path).domain.style == "restore"
 
 
 def test_long_silent_and_empty_audio(tiny, text, tmp_path):
