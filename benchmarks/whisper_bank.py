@@ -1,0 +1,248 @@
+"""Whisper on bank calls whose text has another style: the model's style restored in the text, or a folded LM.
+
+ilme data import harper-valley-bank cuts
+python benchmarks/whisper_bank.py --model tiny.en.pt --speech cuts/cuts-dev.jsonl.gz --text train.txt --count 120 \
+    --json benchmarks/results/whisper-bank-dev.json
+
+Utterances are drawn at random, callers and agents alike. The calls of one half tune the weights of every method in the
+same number of decodes under the same guards; the calls of the other half are decoded once with each. Utterances that
+were cut out of their call at the wrong time (`well_timed`) tune nothing, and are counted apart. The text is the
+transcripts of other calls. Errors are counted after Whisper's own normaliser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from timing import machine
+from whisper import changed, commit, row, step_row
+
+from ilme.adapters.hf import TransformerAED
+from ilme.adapters.loading import load_attention_model
+from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
+from ilme.data.audio import Samples
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.domain.adapt import AdaptOptions, calibrate, train_domain_lm
+from ilme.evaluation.metrics import Measurement, measure
+from ilme.fusion import FusionWeights
+from ilme.ilm.transformer import estimate
+from ilme.lm.folded import FoldedScorer, Folds, fold_internal
+from ilme.nest import State
+from ilme.protocols import TokenScorer
+from ilme.rescoring import SequenceScorer, complete, finite
+from ilme.search.attention import AttentionOptions
+from ilme.search.hypothesis import NBest
+from ilme.tuning.result import TuningResult
+from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.weight_search import WeightSpace
+
+CALIBRATION = 40  # utterances that the internal LM is averaged over
+LONGEST_QUIET = 0.8  # seconds
+
+
+class UtteranceCache(EncoderCache):
+    """Encoder outputs by utterance, so that any batch can be put together again; kept in a file between runs."""
+
+    def __init__(self, file: Path | None) -> None:
+        super().__init__()
+        self.file = file
+        if file is not None and file.is_file():
+            self._known = {bytes.fromhex(k): v for k, v in torch.load(file, weights_only=True).items()}
+
+    def __call__(self, audio: Sequence[Samples], encode: Callable[[], State], device: torch.device) -> State:
+        keys = [blake2b(samples.tobytes(), digest_size=16).digest() for samples in audio]
+        if any(key not in self._known for key in keys):
+            encoded = encode()
+            for i, key in enumerate(keys):
+                self._known[key] = {n: encoded[n][i].cpu().clone() for n in ("hidden", "limits")}
+        parts = [self._known[key] for key in keys]
+        hidden = torch.stack([p["hidden"] for p in parts]).to(device)
+        return {"hidden": hidden, "mask": None, "limits": torch.stack([p["limits"] for p in parts]).to(device)}
+
+    def save(self) -> None:
+        if self.file is not None and not self.file.is_file():
+            torch.save({k.hex(): v for k, v in self._known.items()}, self.file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--speech", type=Path, required=True, help="cuts that `ilme data import` accepted")
+    parser.add_argument("--text", nargs="+", required=True)
+    parser.add_argument("--count", type=int, default=250, help="utterances drawn; half of their calls tune")
+    parser.add_argument("--limit", type=int, default=0, help="only so many of those drawn, in the order of the file")
+    parser.add_argument("--styles", nargs="+", default=["restore", "fold"])
+    parser.add_argument("--internal", nargs="+", default=["mean-encoder"])
+    parser.add_argument("--beam", type=int, default=8)
+    parser.add_argument("--decodes", type=int, default=4, help="decodes of the tuning half for each method")
+    parser.add_argument("--alpha", type=float, default=1.0, help="exponent of the length normalisation; 0 tunes β")
+    parser.add_argument("--certain-end", type=float, default=3.0)
+    parser.add_argument("--weights", type=Path, help="report of an earlier run whose weights are taken: no tuning")
+    parser.add_argument("--encoded", type=Path, help="file that keeps encoder outputs between runs")
+    parser.add_argument("--work", type=Path, default=Path(), help="folder for the LMs")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    model = load_attention_model(args.model, args.device)
+    if model.device.type == "cpu":
+        model.pack()
+    report = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": machine()}
+    report |= Comparison(args, model).run()
+    print(json.dumps(report, indent=1, ensure_ascii=False))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def halves(args: argparse.Namespace) -> tuple[list[Utterance], list[Utterance]]:
+    """Utterances drawn at random, and their calls dealt to two halves. An id begins with its call."""
+    utterances = read_utterances(args.speech)
+    chosen = [utterances[i] for i in sorted(random.Random(args.seed).sample(range(len(utterances)), args.count))]
+    dealt: tuple[list[Utterance], list[Utterance]] = ([], [])
+    for u in chosen[: args.limit or None]:
+        dealt[blake2b(f"{args.seed} {u.id.split('-')[0]}".encode()).digest()[0] % 2].append(u)
+    return dealt
+
+
+def well_timed(utterance: Utterance) -> bool:
+    """Whether nowhere in it is LONGEST_QUIET without sound: 100 ms frames 30 dB below its loudest.
+
+    Utterances of this corpus last two seconds; one with a second of silence was cut out of its call at the wrong time,
+    and some of its words are not in it.
+    """
+    samples = utterance.samples(16_000)
+    frames = np.square(samples[: len(samples) // 1600 * 1600]).reshape(-1, 1600).mean(1)
+    level = 10 * np.log10(frames + 1e-10)
+    run = longest = 0
+    for quiet in level < np.percentile(level, 95) - 30:
+        run = run + 1 if quiet else 0
+        longest = max(longest, run)
+    return longest < LONGEST_QUIET * 10
+
+
+class AfterBS:
+    """A decoder that takes the lists of the search without LM as given, since every method's tuning begins with it."""
+
+    def __init__(self, decoder: SearchDecoder, lists: dict[str, NBest]) -> None:
+        self.decoder, self.lists = decoder, lists
+
+    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
+        if weights != FusionWeights():
+            return self.decoder.decode(weights, beam)
+        scorers = {"lm": self.decoder.recogniser.lm, "subtracted": self.decoder.recogniser.subtracted}
+        filled = {k: SequenceScorer(v, finish=True, rows=256) for k, v in scorers.items() if v is not None}
+        return finite(complete(self.lists, **filled))
+
+
+class Comparison:
+    """Every system tuned on one half and decoded once on the other."""
+
+    def __init__(self, args: argparse.Namespace, model: TransformerAED) -> None:
+        self.args, self.model = args, model
+        self.sets = dict(zip(("tune", "compare"), halves(args), strict=True))
+        self.timed = {u.id for found in self.sets.values() for u in found if well_timed(u)}
+        self.drawn = {f"{split}, drawn": len(found) for split, found in self.sets.items()}
+        self.sets["tune"] = [u for u in self.sets["tune"] if u.id in self.timed]
+        given = json.loads(args.weights.read_text(encoding="utf-8"))["systems"] if args.weights else {}
+        self.given = {name: FusionWeights(**found["weights"]) for name, found in given.items()}
+        self.cache = UtteranceCache(args.encoded)
+        self.options: AttentionOptions = replace(
+            search_options(args.beam), length_normalisation=args.alpha, certain_end=args.certain_end
+        )
+        self.results: dict[str, Measurement] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.first: dict[str, NBest] = {}
+
+    def run(self) -> dict[str, Any]:
+        self.first = self.decoder("tune", None, None).decode(FusionWeights(), self.args.beam)
+        calibration = calibrate(self.model, self.sets["tune"][:CALIBRATION], self.first, self.cache)
+        internals = {name: estimate(name, self.model, calibration) for name in self.args.internal}
+        self.system("BS", "BS", None, None)
+        self.cache.save()
+        texts = {}
+        for style in self.args.styles:
+            options = AdaptOptions(style=style, overlap=0, prune=(0,), seed=self.args.seed)
+            path = self.args.work / f"bank-{style}.safetensors"
+            lm: TokenScorer
+            lm, texts[style] = train_domain_lm(
+                self.model, self.args.text, [], path, options, lambda line: print(line, file=sys.stderr)
+            )
+            folds = Folds(self.model.tokens, self.model.device) if style == "fold" else None
+            lm = lm if folds is None else FoldedScorer(lm, folds)
+            self.system(f"SF, {style}", "SF", lm, None)
+            for name, internal in internals.items():
+                taken = internal if folds is None else fold_internal(internal, folds)
+                self.system(f"ILME {name}, {style}", "ILME", lm, taken)
+        return {
+            "search": {k: str(v) for k, v in asdict(self.options).items()},
+            "text": texts,
+            "utterances": self.drawn
+            | {f"{k}, well timed": sum(u.id in self.timed for u in v) for k, v in self.sets.items()},
+            "systems": self.rows,
+            "examples": changed(self.results, self.sets["compare"], 20),
+        }
+
+    def decoder(self, split: str, lm: TokenScorer | None, internal: TokenScorer | None) -> SearchDecoder:
+        recogniser = AdaptedRecogniser(self.model, lm=lm, subtracted=internal, options=self.options, cache=self.cache)
+        return SearchDecoder(recogniser, self.sets[split], options=DecodingOptions(batch_seconds=120, cache="none"))
+
+    def system(self, name: str, method: Any, lm: TokenScorer | None, internal: TokenScorer | None) -> None:
+        began = time.process_time()
+        found = None if name in self.given else self.tuned(method, lm, internal)
+        weights = self.given[name] if found is None else found.weights
+        used = (lm if weights.lm else None, internal if weights.subtracted else None)
+        lists = self.decoder("compare", *used).decode(weights, self.args.beam)
+        self.results[name] = self.measured(lists, [u for u in self.sets["compare"] if u.id in self.timed])
+        everything = self.measured(lists, self.sets["compare"])
+        self.rows[name] = row(self.results, name) | {
+            "weights": asdict(weights),
+            "with mistimed ones": {"WER": round(everything.rate, 3), **asdict(everything.total)},
+        }
+        if found is not None:
+            self.rows[name] |= {"tune WER": round(found.dev.rate, 3), "tune decodes": list(map(step_row, found.steps))}
+        self.rows[name]["CPU seconds"] = round(time.process_time() - began, 1)
+        print(name, json.dumps(self.rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
+
+    def measured(self, lists: dict[str, NBest], utterances: Sequence[Utterance]) -> Measurement:
+        return measure(
+            {u.id: u.text for u in utterances},
+            {u.id: lists[u.id][0].text for u in utterances},
+            speakers={u.id: u.speaker for u in utterances},
+            normaliser_name="whisper",
+        )
+
+    def tuned(self, method: Any, lm: TokenScorer | None, internal: TokenScorer | None) -> TuningResult:
+        # β acts where the score is not divided by the length; it is tuned for every method, BS included, or for none
+        length = (0.0, 0.0) if self.args.alpha else (0.0, 2.0)
+        return tune(
+            AfterBS(self.decoder("tune", lm, internal), self.first),
+            {u.id: u.text for u in self.sets["tune"]},
+            options=TuningOptions(
+                method=method,
+                space=WeightSpace(length=length),
+                beam=self.args.beam,
+                max_decodes=1 if method == "BS" and self.args.alpha else self.args.decodes,
+                normaliser="whisper",
+                length_exponent=self.args.alpha,
+                replicates=0,
+                seed=self.args.seed,
+            ),
+            on_step=lambda step: print(method, json.dumps(step_row(step)), file=sys.stderr, flush=True),
+        )
+
+
+if __name__ == "__main__":
+    main()
