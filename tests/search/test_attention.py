@@ -90,7 +90,7 @@ def everything(model, seed, units, dtype=torch.float64, **options):
     return AttentionSearch(model, fusion, AttentionOptions(**{"max_length": 12, **options}))
 
 
-def same(found, expected, tolerance=1e-9):
+def assert_same(found, expected, tolerance=1e-9):
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         assert [h.tokens for h in a] == [h.tokens for h in b]
@@ -106,9 +106,9 @@ def test_batched_equals_unbatched_and_permuted(seed, stop_margin):
     x = features(seed, 12, batch=4)
     together = search(model.encode(x, lengths))
     apart = [search(model.encode(x[b : b + 1, : lengths[b]], lengths[b : b + 1]))[0] for b in range(4)]
-    same(together, apart)
+    assert_same(together, apart)
     order = torch.tensor([2, 0, 3, 1])
-    same(search(model.encode(x[order], lengths[order])), [together[i] for i in order])
+    assert_same(search(model.encode(x[order], lengths[order])), [together[i] for i in order])
 
 
 def test_float32_finds_the_same_within_1e_4():
@@ -141,7 +141,7 @@ def test_doing_both_decoder_steps_at_once_changes_nothing(acoustics):
     weights, options = FusionWeights(0.0, 0.4), AttentionOptions(beam=6, max_length=9)
     together = AttentionSearch(model, Fusion(None, internal, weights), options)(memory)
     apart = AttentionSearch(model, Fusion(None, Aloof(internal), weights), options)(memory)
-    same(together, apart)
+    assert_same(together, apart)
 
 
 def repeats_too_often(labels, most, span):

@@ -103,7 +103,7 @@ def everything(model, seed, units, dtype=torch.float64, **options):
     return TransducerSearch(model, fusion, TransducerOptions(**options))
 
 
-def same(found, expected, tolerance=1e-9):
+def assert_same(found, expected, tolerance=1e-9):
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         assert [h.tokens for h in a] == [h.tokens for h in b]
@@ -121,9 +121,9 @@ def test_batched_equals_unbatched_and_permuted(seed, prediction):
     f = acoustics(seed, 14, batch=4)
     together = search(f, lengths)
     apart = [search(f[b : b + 1, : lengths[b]], lengths[b : b + 1])[0] for b in range(4)]
-    same(together, apart)
+    assert_same(together, apart)
     order = torch.tensor([2, 0, 3, 1])
-    same(search(f[order], lengths[order]), [together[i] for i in order])
+    assert_same(search(f[order], lengths[order]), [together[i] for i in order])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -137,7 +137,7 @@ def test_chunks_give_the_same_as_the_whole(seed, chunk):
         part = f[:, start : start + chunk]
         stream.feed(part, (lengths - start).clamp(0, part.shape[1]))
         assert all(h.tokens is not None for h in stream.partial())
-    same(stream.finish(), search(f, lengths))
+    assert_same(stream.finish(), search(f, lengths))
 
 
 def test_float32_finds_the_same_within_1e_4():
@@ -199,7 +199,7 @@ def test_sharing_the_prediction_network_changes_nothing():
     weights = FusionWeights(0.0, 0.4)
     shared = TransducerSearch(model, Fusion(None, TransducerInternalLM(model), weights))(f, lengths)
     apart = TransducerSearch(model, Fusion(None, Aloof(TransducerInternalLM(model)), weights))(f, lengths)
-    same(shared, apart)
+    assert_same(shared, apart)
 
 
 class Counting:
@@ -264,13 +264,13 @@ def test_the_blank_gate_saves_the_vocabulary_and_keeps_the_result(seed):
     plain = everything(model, seed, 30, beam=8)(f, lengths)
     without, _ = sum(rows), rows.clear()
     gated = everything(model, seed, 30, beam=8, blank_gate=0.02, shortlist=8)(f, lengths)
-    same(plain, exact)
+    assert_same(plain, exact)
     assert sum(rows) < 0.7 * without
     for a, b in zip(gated, exact, strict=True):
         assert a[0].tokens == b[0].tokens
         assert a[0].score == pytest.approx(b[0].score, abs=0.02)
     whole = everything(model, seed, 30, beam=8, blank_gate=1e-9, shortlist=29)(f, lengths)
-    same(whole, exact, 1e-7)  # with every unit on the shortlist the estimate is exact
+    assert_same(whole, exact, 1e-7)  # with every unit on the shortlist the estimate is exact
 
 
 def test_an_utterance_without_frames_is_the_empty_sequence():
