@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -130,6 +130,9 @@ class TransformerAED(ABC):
         rules: What may follow what; None if everything may.
     """
 
+    upstream: str  # the class of `transformers` that it is loaded as
+    options_class: type  # a frozen dataclass with the model's own options
+    lead: str = ""  # what stands before a text when it is tokenised
     window: float = 30.0  # seconds of audio that the model takes at once
     fixed_length: bool = False  # whether the encoder always sees a full window, padded with silence
 
@@ -168,6 +171,27 @@ class TransformerAED(ABC):
         """Encoder states (B, T, D), and a mask (B, T), True where a frame counts; None if all do."""
 
     # What follows.
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, options: Any = None, device: str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> Self:
+        """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is run."""
+        from ilme.adapters.loading import hub_parts
+
+        model, tokenizer, extractor = hub_parts(name, cls.upstream, device, dtype)
+        config = model.config
+        wrapped = HuggingFaceTokenizer(
+            tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id, lead=cls.lead
+        )
+        return cls(model, wrapped, options, extractor)  # type: ignore[call-arg]
+
+    @classmethod
+    def make_options(cls, **options: Any) -> Any:
+        try:
+            return cls.options_class(**options)
+        except TypeError as error:
+            raise BadInputError(f"{cls.__name__} has no such option: {error}") from error
 
     @property
     def tokens(self) -> Tokens:

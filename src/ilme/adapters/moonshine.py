@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import Audio, HuggingFaceTokenizer, TransformerAED, pad_hidden, read_layer
+from ilme.adapters.hf import Audio, TransformerAED, pad_hidden, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
 
@@ -44,11 +44,16 @@ class Moonshine(TransformerAED):
         model: `MoonshineForConditionalGeneration`.
         tokenizer: Its tokenizer.
         options: How long its output may be.
+        extractor: Not used: the model reads waveforms.
     """
 
     kind = "moonshine"
+    upstream = "MoonshineForConditionalGeneration"
+    options_class = MoonshineOptions
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, options: MoonshineOptions | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, options: MoonshineOptions | None = None, extractor: Any = None
+    ) -> None:
         self.options = options or MoonshineOptions()
         self.model = model.eval().requires_grad_(False)
         config = model.config
@@ -59,31 +64,6 @@ class Moonshine(TransformerAED):
             suppress=unwritten(tokenizer, config.eos_token_id),
             max_labels=self.options.max_labels,
         )
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str,
-        options: MoonshineOptions | None = None,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Moonshine:
-        """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is
-        run.
-        """
-        from ilme.adapters.loading import hub_parts
-
-        model, tokenizer, _ = hub_parts(name, "MoonshineForConditionalGeneration", device, dtype)
-        config = model.config
-        wrapped = HuggingFaceTokenizer(tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id)
-        return cls(model, wrapped, options)
-
-    @staticmethod
-    def make_options(**options: Any) -> MoonshineOptions:
-        try:
-            return MoonshineOptions(**options)
-        except TypeError as error:
-            raise BadInputError(f"Moonshine has no such option: {error}") from error
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """The waveforms themselves, padded (B, samples), and their lengths (B,)."""

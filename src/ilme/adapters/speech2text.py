@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, TransformerAED, pad_hidden, read_layer
-from ilme.errors import BadInputError
+from ilme.adapters.hf import RATE, Audio, TransformerAED, pad_hidden, read_layer
 from ilme.tokens import Tokenizer
 
 __all__ = ["Speech2Text", "Speech2TextOptions"]
@@ -44,6 +43,8 @@ class Speech2Text(TransformerAED):
     """
 
     kind = "speech_to_text"
+    upstream = "Speech2TextForConditionalGeneration"
+    options_class = Speech2TextOptions
 
     def __init__(
         self,
@@ -63,31 +64,6 @@ class Speech2Text(TransformerAED):
             max_labels=min(self.options.max_labels, int(config.max_target_positions) - 1),
         )
         self._extractor = extractor if extractor is not None else feature_extractor(config)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str,
-        options: Speech2TextOptions | None = None,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Speech2Text:
-        """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is
-        run.
-        """
-        from ilme.adapters.loading import hub_parts
-
-        model, tokenizer, extractor = hub_parts(name, "Speech2TextForConditionalGeneration", device, dtype)
-        config = model.config
-        wrapped = HuggingFaceTokenizer(tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id)
-        return cls(model, wrapped, options, extractor)
-
-    @staticmethod
-    def make_options(**options: Any) -> Speech2TextOptions:
-        try:
-            return Speech2TextOptions(**options)
-        except TypeError as error:
-            raise BadInputError(f"Speech2Text has no such option: {error}") from error
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """Normalised filter banks (B, T, 80) and their lengths (B,)."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, TransformerAED, read_layer
+from ilme.adapters.hf import RATE, Audio, TransformerAED, read_layer
 from ilme.adapters.whisper_timestamps import TimestampRules
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
@@ -141,6 +141,9 @@ class Whisper(TransformerAED):
     """
 
     kind = "whisper"
+    upstream = "WhisperForConditionalGeneration"
+    options_class = WhisperOptions
+    lead = " "
     fixed_length = True
 
     def __init__(
@@ -170,33 +173,6 @@ class Whisper(TransformerAED):
         )
         self.window = config.max_source_positions * 2 / 100  # two 10 ms frames per position
         self._extractor = extractor if extractor is not None else feature_extractor(config)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str,
-        options: WhisperOptions | None = None,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Whisper:
-        """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is
-        run.
-        """
-        from ilme.adapters.loading import hub_parts
-
-        model, tokenizer, extractor = hub_parts(name, "WhisperForConditionalGeneration", device, dtype)
-        config = model.config
-        wrapped = HuggingFaceTokenizer(
-            tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id, lead=" "
-        )
-        return cls(model, wrapped, options, extractor)
-
-    @staticmethod
-    def make_options(**options: Any) -> WhisperOptions:
-        try:
-            return WhisperOptions(**options)
-        except TypeError as error:
-            raise BadInputError(f"Whisper has no such option: {error}") from error
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """Log-mel spectrograms of audio padded to the full window (B, mels, 3000), and the frames that hold
