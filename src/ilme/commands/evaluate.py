@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ilme.decoding.decoder import DecodingOptions
@@ -42,7 +43,8 @@ def evaluate(
 ) -> None:
     """Decode a test set with fixed weights and write OUT/results.json: WER with interval, errors by kind, transcripts.
 
-    Weights come from `ilme tune`; method, beam and normaliser are then the tuning's. Every look at the test set with
+    Weights come from `ilme tune`; method, beam, normaliser and tuned search options are then
+    the tuning's. Every look at the test set with
     tuned weights is counted in a ledger beside the results.
 
     Args:
@@ -83,6 +85,8 @@ def evaluate(
 
     processes = Processes.from_environment()
     tuning = TuningResult.load(weights) if weights is not None else None
+    if tuning is not None and tuning.search:
+        attention = replace(attention, **tuning.search)  # type: ignore[arg-type]
     utterances = read_utterances(test, split=split, limit=limit)
     plan = Plan(
         label=label or Path(model).name,

@@ -80,11 +80,16 @@ def steps_table(result: TuningResult) -> Any:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption=_stability_line(result))
     for name in ("decode", "λ_T", "μ", "β", "WER in the search", "WER of the lists", "new hypotheses"):
         table.add_column(name, justify="right")
+    tuned = any(step.search for step in result.steps)
+    if tuned:
+        table.add_column("search options")
     for k, step in enumerate(result.steps, 1):
         w = step.weights
         cells = (f"{w.lm:.4f}", f"{w.subtracted:.4f}", f"{w.length:.4f}")
         errors = (f"{step.counts.rate:.2f}", f"{step.list_wer:.2f}", f"{step.added:,}")
-        table.add_row(str(k), *cells, *errors, style="bold" if w == result.weights else None)
+        options = (", ".join(f"{name} {value:g}" for name, value in step.search.items()),) if tuned else ()
+        chosen = (w, step.search) == (result.weights, result.search)
+        table.add_row(str(k), *cells, *errors, *options, style="bold" if chosen else None)
     return table
 
 

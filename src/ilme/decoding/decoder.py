@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,6 +123,19 @@ class SearchDecoder:
             )
         self._encoded = other._encoded
         return self
+
+    def adjusted(self, search: Mapping[str, float]) -> SearchDecoder:
+        """The same decoder with these search options changed; encoder outputs and LM scores are shared."""
+        if not search:
+            return self
+        options = self.recogniser.options
+        unknown = [name for name in search if not hasattr(options, name)]
+        if unknown:
+            raise BadInputError(f"{type(options).__name__} has no {', '.join(unknown)}: it cannot be tuned here")
+        other = copy(self)
+        other.recogniser = copy(self.recogniser)
+        other.recogniser.options = replace(options, **search)  # type: ignore[arg-type]
+        return other
 
     def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
         """The n-best list of every utterance with every component score; continues what was begun before."""

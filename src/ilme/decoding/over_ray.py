@@ -5,7 +5,8 @@ Ray places the actors, restarts none, and carries the results; there is no sched
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from types import TracebackType
 from typing import Any
 
@@ -23,8 +24,8 @@ class _Share:
     def __init__(self, make: Callable[[Processes], SearchDecoder], rank: int, world: int) -> None:
         self.decoder = make(Processes(rank, world))
 
-    def decode(self, weights: FusionWeights, beam: int) -> dict[str, list[dict[str, Any]]]:
-        lists = self.decoder.share(weights, beam)
+    def decode(self, weights: FusionWeights, beam: int, search: Mapping[str, float]) -> dict[str, list[dict[str, Any]]]:
+        lists = self.decoder.adjusted(search).share(weights, beam)
         return {i: [h.to_json() for h in nbest] for i, nbest in lists.items()}
 
     def ids(self) -> list[str]:
@@ -54,14 +55,21 @@ class RayDecoder:
         if self._started:
             ray.init(include_dashboard=False, log_to_driver=False)
         actor = ray.remote(**(resources or {"num_cpus": 1}))(_Share)
+        self._search: dict[str, float] = {}
         self._shares = [actor.remote(make, rank, workers) for rank in range(workers)]
 
     def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
         """As `SearchDecoder.decode`: the same lists, whatever the number of workers."""
-        parts = self._ray.get([share.decode.remote(weights, beam) for share in self._shares])
+        parts = self._ray.get([share.decode.remote(weights, beam, self._search) for share in self._shares])
         lists = {i: [Hypothesis.from_json(h) for h in nbest] for part in parts for i, nbest in part.items()}
         ids = self._ray.get(self._shares[0].ids.remote())
         return {i: lists[i] for i in ids}
+
+    def adjusted(self, search: Mapping[str, float]) -> RayDecoder:
+        """The same workers with these search options changed; it is this decoder that is closed."""
+        other = copy(self)
+        other._search = dict(search)
+        return other
 
     def close(self) -> None:
         for share in self._shares:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class TuningStep:
             search missed better hypotheses (search errors); far above, they rank differently: check the
             scores.
         added: Hypotheses that no earlier decode had.
+        search: Search options that were not as given, such as {"end_margin": 3.0}; `list_wer` is then that of this
+            decode's own lists.
     """
 
     weights: FusionWeights
@@ -38,6 +40,7 @@ class TuningStep:
     counts: ErrorCounts
     list_wer: float
     added: int
+    search: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,14 @@ class TuningResult:
         baseline: Errors without fusion on dev; None if the space excluded it.
         beam: Of the search.
         normaliser: Of the texts.
-        length_exponent: α of the search's length normalisation.
+        length_exponent: α of the search's length normalisation, tuned if it was to be.
         utterances: In dev.
         steps: Each decode.
         heat_map: WER over (λ_T, μ).
         balance: Kinds of error along λ_T.
         stability: Under resampling of dev; None if it was not asked for or nothing was free.
         seconds: All of it took.
+        search: Search options that were tuned to something else than was given; `ilme evaluate` takes them over.
     """
 
     method: Method
@@ -96,6 +100,7 @@ class TuningResult:
     balance: Balance
     stability: Stability | None
     seconds: float
+    search: dict[str, float] = field(default_factory=dict)
 
     @property
     def decodes(self) -> int:
@@ -126,6 +131,7 @@ class TuningResult:
                 balance=Balance.from_json(data["balance"]),
                 stability=None if data["stability"] is None else _stability(data["stability"]),
                 seconds=data["seconds"],
+                search=dict(data.get("search", {})),
             )
         except (KeyError, TypeError) as error:
             raise BadInputError(f"the tuning result is damaged: {error!r}; tune again") from error
@@ -157,6 +163,7 @@ def _step(data: dict[str, Any]) -> TuningStep:
         ErrorCounts(**data["counts"]),
         data["list_wer"],
         data["added"],
+        dict(data.get("search", {})),
     )
 
 

@@ -4,8 +4,8 @@
       → decode again with them, merge the new hypotheses into the lists → … until nothing changes
 
 Every decode is a measurement in the real search, and the weights returned are the best of those measured: the
-lists only propose. The function sees dev and nothing else; there is no argument through which a test set
-could come in.
+lists only propose. Search options may be tuned after the weights (`ilme.tuning.option_search`). The function sees dev
+and nothing else; there is no argument through which a test set could come in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from ilme.fusion import FusionWeights
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weights, build_lists
 from ilme.tuning.maps import Balance, HeatMap, balance_along_lm, heat_map
+from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
 from ilme.tuning.result import Stability, TuningResult, TuningStep
 from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
 
-__all__ = ["Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
+__all__ = ["AdjustableDecoder", "Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
 
 
 _DECIMALS = 4  # of a weight: enough for any decode, and the last bits of a processor decide nothing
@@ -42,6 +43,15 @@ class Decoder(Protocol):
         in the search, but its scores of the hypotheses found are needed to ask what another weight would
         choose.
         """
+        ...
+
+
+@runtime_checkable
+class AdjustableDecoder(Decoder, Protocol):
+    """A decoder whose search options can be tuned."""
+
+    def adjusted(self, search: Mapping[str, float]) -> Decoder:
+        """The same set and model with these search options changed."""
         ...
 
 
@@ -64,6 +74,7 @@ class TuningOptions:
         restarts: Drawn points from which the search on the lists starts as well.
         length_exponent: α if the decoder ranks by fused score / (|y| + 1)^α.
         replicates: Bootstrap replicates of the stability estimate; 0 leaves it out.
+        search: Search options to try after the weights, with their own number of decodes; none by default.
         grid: Points along each side of the heat map.
         seed: Of every draw.
     """
@@ -80,6 +91,7 @@ class TuningOptions:
     restarts: int = 4
     length_exponent: float = 0.0
     replicates: int = 50
+    search: OptionSpace = field(default_factory=OptionSpace)
     grid: int = 21
     seed: int = 0
 
@@ -150,7 +162,63 @@ def tune(
     if lists is None:
         raise BadInputError("max_decodes must be at least 1")
     best = _best(steps, options)
+    if options.search:
+        best = _OptionRun(decoder, references, space, options, merged, steps, on_step).best_after(best)
+        options = replace(options, length_exponent=best.search.get(EXPONENT, options.length_exponent))
+        lists = _lists(merged, references, space, options)
     return _result(best, steps, lists, space, speakers, options, time.perf_counter() - began)
+
+
+@dataclass
+class _OptionRun:
+    """The lists and the decoder, as `tune_options` asks for them; every decode is added to `steps`."""
+
+    decoder: Decoder
+    references: Mapping[str, str]
+    space: WeightSpace
+    options: TuningOptions
+    merged: dict[str, NBest]
+    steps: list[TuningStep]
+    on_step: Callable[[TuningStep], None] | None
+
+    def best_after(self, best: TuningStep) -> TuningStep:
+        return tune_options(
+            best,
+            self.options.search,
+            exponent=self.options.length_exponent,
+            propose=self.propose,
+            measure=self.measure,
+            cost=lambda step: _cost(step, self.options),
+        )
+
+    def propose(self, exponent: float) -> Proposal:
+        """The best weights on the merged lists, ranked with this α."""
+        lists = _lists(self.merged, self.references, self.space, replace(self.options, length_exponent=exponent))
+        tried = [as_vector(s.weights) for s in self.steps]
+        near = _neighbourhood(self.space, tried, self.options.step)
+        found = search_weights(
+            lists,
+            near,
+            objective=Objective(self.options.penalty, self.options.smoothing),
+            starts=tried,
+            restarts=self.options.restarts,
+            seed=self.options.seed,
+        )
+        vector = np.clip(np.round(found.vector, _DECIMALS), self.space.low, self.space.high)
+        return Proposal(exponent, as_weights(vector), found.objective)
+
+    def measure(self, weights: FusionWeights, search: Mapping[str, float]) -> TuningStep:
+        if not isinstance(self.decoder, AdjustableDecoder):
+            raise BadInputError(f"{type(self.decoder).__name__} has no `adjusted`: its search options cannot be tuned")
+        decoded = self.decoder.adjusted(search).decode(weights, self.options.beam)
+        added = merge_lists(self.merged, decoded) if set(search) <= {EXPONENT} else 0
+        options = replace(self.options, length_exponent=search.get(EXPONENT, self.options.length_exponent))
+        own = _lists(decoded, self.references, self.space, options)
+        step = _step(as_vector(weights), options.beam, decoded, self.references, own, added, options)
+        self.steps.append(replace(step, search=dict(search)))
+        if self.on_step is not None:
+            self.on_step(self.steps[-1])
+        return self.steps[-1]
 
 
 def merge_lists(into: dict[str, NBest], lists: Mapping[str, NBest]) -> int:
@@ -262,12 +330,16 @@ def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array) -> b
 def _best(steps: list[TuningStep], options: TuningOptions) -> TuningStep:
     """The measured step with the smallest objective; of equal ones that with the smallest weights."""
     comparable = [s for s in steps if s.beam == options.beam] or steps
+    return min(comparable, key=lambda s: (_cost(s, options), _size(s)))
 
-    def key(step: TuningStep) -> tuple[float, float]:
-        size = float(np.abs(as_vector(step.weights)).sum())
-        return step.counts.errors + options.penalty * size * step.counts.words / 100, size
 
-    return min(comparable, key=key)
+def _cost(step: TuningStep, options: TuningOptions) -> float:
+    """Measured errors, and the penalty on the size of the weights."""
+    return step.counts.errors + options.penalty * _size(step) * step.counts.words / 100
+
+
+def _size(step: TuningStep) -> float:
+    return float(np.abs(as_vector(step.weights)).sum())
 
 
 def _result(
@@ -308,6 +380,7 @@ def _result(
         balance=shift,
         stability=steadiness,
         seconds=seconds,
+        search=dict(best.search),
     )
 
 
