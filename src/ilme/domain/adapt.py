@@ -22,6 +22,7 @@ from ilme.adapters.hf import TransformerAED
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
 from ilme.adapters.style import DomainText, domain_lines
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.remembered import RememberedDecodes
 from ilme.decoding.utterances import Utterance
 from ilme.domain.recogniser import INTERNAL, LM, Domain, write_tensors
 from ilme.errors import BadInputError
@@ -289,8 +290,10 @@ def _with_dev(
         model, calibration, lists, references, normaliser, domain.search, options, folds
     )
     say("internal LMs, errors left on the lists: " + ", ".join(f"{n} {e:.0f}" for n, e in ranking.items()))
+    search = RememberedDecodes(decoder(internal))
+    search.know(FusionWeights(), options.beam, lists)
     found = tune(
-        search := decoder(internal),
+        search,
         references,
         options=TuningOptions(
             beam=options.beam,

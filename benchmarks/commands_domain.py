@@ -1,0 +1,188 @@
+"""A domain with a few hundred sentences of text: voice commands, from nothing but package registries and a model.
+
+    python benchmarks/commands_domain.py --model tiny.en.pt --work out/commands --json results.json
+
+    ilme data domains commands → 500 sentences of its train part are the text, 100 of dev and 150 of test are spoken
+      (ilme data synth) → ilme adapt, timed → Shallow Fusion tuned on the same dev in as many decodes → test, once each
+
+Templates are held out whole, and no sentence of one part is in another. Every system has the search options of the
+domain folder, so the same guards; errors are counted after Whisper's own normaliser. The row of ILME is the folder that
+`ilme adapt` wrote, as it is. Steps whose result is in the work folder are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import machine
+from whisper import changed, commit, row, step_row
+
+from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.domain.recogniser import load
+from ilme.evaluation.metrics import Measurement, measure
+from ilme.fusion import FusionWeights
+from ilme.protocols import TokenScorer
+from ilme.tuning.result import TuningResult
+from ilme.tuning.tuner import TuningOptions, tune
+
+SPEECH_SEEDS = {"dev": 1, "test": 2}  # other voices for other parts
+BATCHES = DecodingOptions(batch_seconds=240.0, cache="none")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--work", type=Path, required=True, help="folder for text, speech and the domain")
+    parser.add_argument("--sentences", nargs=3, type=int, default=[500, 100, 150], help="of train, dev and test")
+    parser.add_argument("--name", default="domain", help="of the domain folder inside the work folder")
+    parser.add_argument("--adapt", nargs="*", default=[], metavar="OPTION=VALUE", help="more options of ilme adapt")
+    parser.add_argument("--decodes", type=int, default=4, help="of dev for Shallow Fusion; as many as ilme adapt has")
+    parser.add_argument("--adapt-only", action="store_true", help="time the adaptation, and measure nothing else")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    args.work.mkdir(parents=True, exist_ok=True)
+    text = draw_text(args.work, args.sentences, args.seed)
+    speak(args.work)
+    report: dict[str, Any] = {
+        "command": " ".join(sys.argv),
+        "commit": commit(),
+        "seed": args.seed,
+        "machine": machine(),
+        "text": text,
+        "adaptation": adapt(args),
+    }
+    if not args.adapt_only:
+        report |= accuracy(args)
+    print(json.dumps(report, indent=1, ensure_ascii=False))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def ilme(*arguments: str) -> dict[str, float]:
+    """Runs one `ilme` command; the wall and CPU seconds it took, start of Python included."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, "-m", "ilme.cli", *arguments], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall s": round(time.perf_counter() - began, 1), "CPU s": round(cpu, 1)}
+
+
+def draw_text(work: Path, sentences: Sequence[int], seed: int) -> dict[str, Any]:
+    """Writes train.txt, dev.txt and test.txt: sentences drawn from the domain's parts, none of them in two parts."""
+    if not (work / "domains" / "commands" / "train.txt").exists():
+        ilme("data", "domains", "commands", str(work / "domains"))
+    taken: set[str] = set()
+    drawn: dict[str, list[str]] = {}
+    for part, count in reversed(list(zip(("train", "dev", "test"), sentences, strict=True))):
+        lines = (work / "domains" / "commands" / f"{part}.txt").read_text(encoding="utf-8").splitlines()
+        fresh = sorted({line.strip() for line in lines if line.strip()} - taken)
+        random.Random(seed).shuffle(fresh)
+        drawn[part] = fresh[:count]
+        taken.update(drawn[part])
+        (work / f"{part}.txt").write_text("\n".join(drawn[part]) + "\n", encoding="utf-8")
+    words = {word for line in drawn["train"] for word in line.split()}
+    tested = [word for line in drawn["test"] for word in line.split()]
+    return {
+        "sentences": {part: len(lines) for part, lines in drawn.items()},
+        "words": {part: sum(len(line.split()) for line in lines) for part, lines in drawn.items()},
+        "test sentences in the text": len(set(drawn["test"]) & set(drawn["train"])),
+        "test words that the text lacks, %": round(100 * sum(w not in words for w in tested) / len(tested), 2),
+    }
+
+
+def speak(work: Path) -> None:
+    for part, seed in SPEECH_SEEDS.items():
+        if not (work / part / "manifest.jsonl").exists():
+            ilme("data", "synth", str(work / f"{part}.txt"), str(work / part), f"--options.seed={seed}")
+
+
+def adapt(args: argparse.Namespace) -> dict[str, Any]:
+    """`ilme adapt` as a user runs it; its seconds are kept beside the folder."""
+    folder, kept = args.work / args.name, args.work / f"{args.name}.seconds.json"
+    options = [f"--{option}" for option in args.adapt]
+    if not kept.exists():
+        took = ilme(
+            "adapt",
+            f"--model={args.model}",
+            f"--text={args.work / 'train.txt'}",
+            f"--dev={args.work / 'dev' / 'manifest.jsonl'}",
+            f"--out={folder}",
+            *options,
+        )
+        kept.write_text(json.dumps(took) + "\n", encoding="utf-8")
+    card = json.loads((folder / "domain.json").read_text(encoding="utf-8"))
+    return {"options": options, **json.loads(kept.read_text(encoding="utf-8")), "domain": card}
+
+
+def accuracy(args: argparse.Namespace) -> dict[str, Any]:
+    """BS, SF and ILME on test, once each."""
+    adapted = load(args.work / args.name, model=args.model)
+    model, search, lm = adapted.model, adapted.domain.search, adapted.recogniser.lm
+    sets = {part: read_utterances(args.work / part / "manifest.jsonl") for part in SPEECH_SEEDS}
+    caches = {part: EncoderCache() for part in sets}
+
+    def decoder(part: str, subtracted: TokenScorer | None) -> SearchDecoder:
+        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=search, cache=caches[part])
+        return SearchDecoder(recogniser, sets[part], options=BATCHES)
+
+    internal = adapted.recogniser.subtracted
+    systems: dict[str, tuple[FusionWeights, TokenScorer | None]] = {
+        "BS": (FusionWeights(), None),
+        f"ILME {adapted.domain.internal}": (adapted.domain.weights, internal),
+    }
+    tuned = tuned_sf(decoder("dev", None), sets["dev"], args)
+    systems = {"BS": systems.pop("BS"), "SF": (tuned.weights, None), **systems}
+    rows: dict[str, dict[str, Any]] = {}
+    results: dict[str, Measurement] = {}
+    for name, (weights, subtracted) in systems.items():
+        lists = decoder("test", subtracted).decode(weights, search.beam)
+        texts = {i: nbest[0].text for i, nbest in lists.items()}
+        results[name] = measure({u.id: u.text for u in sets["test"]}, texts, normaliser_name="whisper")
+        rows[name] = row(results, name) | {"weights": asdict(weights)}
+        print(name, json.dumps(rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
+    rows["SF"]["dev decodes"] = [step_row(step) for step in tuned.steps]
+    return {
+        "search": {k: str(v) for k, v in asdict(search).items()},
+        "systems": rows,
+        "examples": changed(results, sets["test"]),
+    }
+
+
+def tuned_sf(decoder: SearchDecoder, dev: Sequence[Utterance], args: argparse.Namespace) -> TuningResult:
+    """Shallow Fusion's weight from the dev speech, in as many decodes as `ilme adapt` has, its tuner and objective."""
+    options = TuningOptions(
+        method="SF",
+        beam=decoder.recogniser.options.beam,
+        max_decodes=args.decodes,
+        normaliser="whisper",
+        length_exponent=decoder.recogniser.length_exponent,
+        replicates=0,
+        seed=args.seed,
+    )
+    return tune(
+        decoder,
+        {u.id: u.text for u in dev},
+        options=options,
+        on_step=lambda step: print("SF on dev", step.weights.lm, step.counts.rate, file=sys.stderr, flush=True),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Encoder outputs are made once, and a row of a batch is the utterance alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
+from tests.adapters.tiny import tiny_moonshine, tiny_whisper, waves
+
+
+@pytest.mark.parametrize("make", [tiny_whisper, tiny_moonshine])
+def test_a_row_of_a_batch_is_the_utterance_alone(make, monkeypatch):
+    model, audio = make(), waves(3)
+    cached, plain = AdaptedRecogniser(model, cache=EncoderCache()), AdaptedRecogniser(model)
+    runs = []
+    encode = cached._encode
+    monkeypatch.setattr(cached, "_encode", lambda a: (runs.append(len(a)), encode(a))[1])
+    cached.encode(audio)
+    for samples in audio:
+        row, alone = cached.encode([samples]), plain.encode([samples])
+        frames = alone["hidden"][0] if alone["mask"] is None else alone["hidden"][0][alone["mask"][0]]
+        kept = row["hidden"][0] if row["mask"] is None else row["hidden"][0][row["mask"][0]]
+        torch.testing.assert_close(kept, frames, atol=1e-4, rtol=1e-4)
+        assert row["limits"].tolist() == alone["limits"].tolist()
+    assert runs == [3]
+    cached.encode(audio[:2])
+    assert runs == [3, 2]
