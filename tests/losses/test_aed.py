@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ilme import models
-from ilme.losses.aed import aed_loss, ctc_loss, decoder_outputs
+from ilme.losses.aed import aed_loss, decoder_outputs
 from ilme.losses.attention import location_energies
+from ilme.losses.ctc import ctc_loss
 from ilme.models.aed import AED
 from ilme.testing import numbered_tokens
 from ilme.train.runs import network_config
@@ -72,15 +73,14 @@ def test_sampling_reads_the_decoders_own_draws_only_where_asked() -> None:
 
 def test_ctc_counts_each_utterance_and_forgives_impossible_ones() -> None:
     model, features, sizes, labels, label_lengths = small_batch(ctc=True)
-    both = ctc_loss(model, model.encode(features, sizes), labels, label_lengths)
-    each = [
-        ctc_loss(
-            model, model.encode(features[b : b + 1, :n], sizes[b : b + 1]), labels[b : b + 1], label_lengths[b : b + 1]
-        )
-        for b, n in enumerate(sizes.tolist())
-    ]
-    torch.testing.assert_close(both, sum(each))
-    impossible = ctc_loss(model, model.encode(features[:1, :2], torch.tensor([2])), labels[:1], label_lengths[:1])
+
+    def loss(rows: slice, frames: int, lengths: torch.Tensor) -> torch.Tensor:
+        h, lengths = model.encoder(features[rows, :frames], lengths)
+        return ctc_loss(model.ctc, h, lengths, labels[rows], label_lengths[rows], blank=0)
+
+    each = [loss(slice(b, b + 1), n, sizes[b : b + 1]) for b, n in enumerate(sizes.tolist())]
+    torch.testing.assert_close(loss(slice(None), int(sizes.max()), sizes), sum(each))
+    impossible = loss(slice(1), 2, torch.tensor([2]))
     assert float(impossible.detach()) == 0.0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ilme.data.features import FrontendConfig
-from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOptions, WarmStart
+from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOptions, RnntOptions, WarmStart
 from ilme.train.runs import MonitorOptions, SpeechData, TextData
 
 Preset = Literal["paper", "small", "tiny"]
@@ -19,6 +19,7 @@ def train_rnnt(
     preset: Preset = "small",
     model: dict[str, Any] | None = None,
     frontend: FrontendConfig = FrontendConfig(),
+    rnnt: RnntOptions = RnntOptions(),
     loop: LoopOptions = LoopOptions(),
     optimiser: OptimiserOptions = OptimiserOptions(),
     warm_start: WarmStart = WarmStart(),
@@ -33,6 +34,7 @@ def train_rnnt(
         preset: Size of the network.
         model: Fields of the network's config that differ from the preset, such as {encoder: {hidden: 320}}.
         frontend: How audio becomes features; stored with the model.
+        rnnt: Auxiliary CTC.
         loop: How long, how often, and when to stop.
         optimiser: AdamW and its learning rate.
         warm_start: Weights to begin with.
@@ -42,7 +44,7 @@ def train_rnnt(
     from ilme.train.runs import run_speech
 
     progress = run_speech(
-        "rnnt", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, resume=resume
+        "rnnt", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, rnnt, resume
     )
     _summary(out, progress)
 

@@ -1,6 +1,6 @@
-"""Training loss of the attention encoder-decoder: label-smoothed cross-entropy, optionally with CTC.
+"""Training loss of the attention encoder-decoder: label-smoothed cross-entropy.
 
-    loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u})  + w · CTC(y | x)
+    loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u})
 
 With scheduled sampling (Bengio et al. 2015) each label that the decoder reads is, at a given rate, one that
 it drew itself at the step before.
@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ilme.errors import BadInputError
 from ilme.losses.attention import location_energies
 from ilme.losses.cross_entropy import linear_cross_entropy
 from ilme.losses.device import kernels_run_on
 from ilme.models.aed import AED, Memory
 
-__all__ = ["aed_loss", "ctc_loss", "decoder_outputs"]
+__all__ = ["aed_loss", "decoder_outputs"]
 
 
 def aed_loss(
@@ -50,28 +49,6 @@ def aed_loss(
     output = model.output
     return linear_cross_entropy(
         model.dropout(h).reshape(B * W, -1), output.weight, output.bias, targets.flatten(), smoothing, keep
-    )
-
-
-def ctc_loss(model: AED, memory: Memory, labels: Tensor, label_lengths: Tensor) -> Tensor:
-    """Summed CTC loss of the encoder's own output layer; an utterance with too few frames for its labels
-    adds 0.
-
-    CTC's blank is the id of <eos>, which no transcript holds.
-    """
-    if model.ctc is None:
-        raise BadInputError("this network has no CTC output layer: set model.ctc=true")
-    frames = torch.isfinite(memory[2]).sum(1)
-    with torch.autocast(memory[0].device.type, enabled=False):
-        scores = model.ctc(memory[0].float()).log_softmax(-1).transpose(0, 1)
-    return nn.functional.ctc_loss(
-        scores,
-        labels,
-        frames,
-        label_lengths,
-        blank=model.tokens.eos or 0,
-        reduction="sum",
-        zero_infinity=True,
     )
 
 

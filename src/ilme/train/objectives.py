@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ilme.errors import BadInputError
-from ilme.losses.aed import aed_loss, ctc_loss
+from ilme.losses.aed import aed_loss
 from ilme.losses.cross_entropy import linear_cross_entropy
+from ilme.losses.ctc import ctc_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
@@ -66,19 +67,8 @@ class RnntObjective(Objective):
         output, blank = model.output, model.tokens.blank
         loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
         if self.ctc and self.training and model.ctc is not None:
-            loss = loss + self.ctc * encoder_ctc(model.ctc, h, lengths, labels, label_lengths, blank or 0)
+            loss = loss + self.ctc * ctc_loss(model.ctc, h, lengths, labels, label_lengths, blank or 0)
         return loss
-
-
-def encoder_ctc(
-    layer: nn.Module, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int
-) -> Tensor:
-    """Summed CTC loss of encoder outputs h (B, T, E) through an output layer; 0 where frames are too few for labels."""
-    with torch.autocast(h.device.type, enabled=False):
-        scores = layer(h.float()).log_softmax(-1).transpose(0, 1)
-    return nn.functional.ctc_loss(
-        scores, labels, lengths, label_lengths, blank=blank, reduction="sum", zero_infinity=True
-    )
 
 
 class AedObjective(Objective):
@@ -106,8 +96,10 @@ class AedObjective(Objective):
             return aed_loss(self.model, memory, labels, label_lengths)
         replace = torch.rand(labels.shape) < self.sampling if self.sampling else None
         loss = aed_loss(self.model, memory, labels, label_lengths, self.options.smoothing, replace, self.recompute)
-        if self.options.ctc:
-            loss = loss + self.options.ctc * ctc_loss(self.model, memory, labels, label_lengths)
+        if self.options.ctc and self.model.ctc is not None:
+            frames = torch.isfinite(memory[2]).sum(1)
+            blank = self.model.tokens.eos or 0
+            loss = loss + self.options.ctc * ctc_loss(self.model.ctc, memory[0], frames, labels, label_lengths, blank)
         return loss
 
 

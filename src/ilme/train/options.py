@@ -7,7 +7,7 @@ from typing import Literal
 
 from ilme.errors import BadInputError
 
-__all__ = ["AedOptions", "LmOptions", "LoopOptions", "OptimiserOptions", "WarmStart"]
+__all__ = ["AedOptions", "LmOptions", "LoopOptions", "OptimiserOptions", "RnntOptions", "WarmStart"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,21 @@ class LoopOptions:
         unknown = set(self.recompute) - {"encoder", "decoder"}
         if unknown:
             raise BadInputError(f"loop.recompute names {sorted(unknown)[0]!r}; there are encoder and decoder")
+
+
+@dataclass(frozen=True)
+class RnntOptions:
+    """What only the transducer's loss has.
+
+    Attributes:
+        ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
+    """
+
+    ctc: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.ctc < 0:
+            raise BadInputError(f"rnnt.ctc={self.ctc} must not be negative")
 
 
 @dataclass(frozen=True)

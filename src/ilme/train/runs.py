@@ -27,7 +27,7 @@ from ilme.train.loop import Trainer, make_fabric
 from ilme.train.monitor import internal_lm_perplexity
 from ilme.train.objectives import AedObjective, LmObjective, Objective, RnntObjective
 from ilme.train.optimiser import start_from
-from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOptions, WarmStart
+from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOptions, RnntOptions, WarmStart
 from ilme.train.resident import ResidentNoise, ResidentSource, load_resident
 from ilme.train.snapshots import Progress
 from ilme.train.sources import TextSource
@@ -122,7 +122,7 @@ def run_speech(
     optimiser: OptimiserOptions,
     warm_start: WarmStart,
     monitor: MonitorOptions,
-    aed: AedOptions | None = None,
+    loss: RnntOptions | AedOptions,
     resume: bool = False,
 ) -> Progress:
     """Trains an RNN-T or an AED; the model lies in `out` when it ends."""
@@ -140,7 +140,9 @@ def run_speech(
         )
     model = models.build(kind, config, tokenizer.tokens)
     objective: Objective = (
-        RnntObjective(model) if kind == "rnnt" else AedObjective(model, aed, "decoder" in loop.recompute)
+        RnntObjective(model, loss.ctc)
+        if isinstance(loss, RnntOptions)
+        else AedObjective(model, loss, "decoder" in loop.recompute)
     )
     start_from(model, warm_start)
     source, held_out, transcripts = _speech(data, tokenizer, frontend, fabric)
@@ -149,7 +151,7 @@ def run_speech(
         perplexity = _perplexity(monitor, tokenizer, transcripts, fabric.device)
     _write_config(out, fabric, kind=kind, preset=preset, network=config_to_json(config), data=asdict(data),
                   frontend=asdict(frontend), loop=asdict(loop), optimiser=asdict(optimiser),
-                  warm_start=asdict(warm_start), monitor=asdict(monitor), aed=asdict(aed) if aed else None)  # fmt: skip
+                  warm_start=asdict(warm_start), monitor=asdict(monitor), loss=asdict(loss))  # fmt: skip
     trainer = Trainer(
         out, objective, source, held_out, loop, optimiser,
         lambda trained: save_model(out, trained, tokenizer, frontend), perplexity, fabric,
