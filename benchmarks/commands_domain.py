@@ -2,7 +2,7 @@
 
     python benchmarks/commands_domain.py --model tiny.en.pt --work out/commands --json results.json
 
-    ilme data domains commands → 500 sentences of its train part are the text, 100 of dev and 150 of test are spoken
+    ilme data domains commands → 500 sentences of its train part are the text, 100 of dev and 100 of test are spoken
       (ilme data synth) → ilme adapt, timed → Shallow Fusion tuned on the same dev in as many decodes → test, once each
 
 Templates are held out whole, and no sentence of one part is in another. Every system has the search options of the
@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from timing import machine
-from whisper import changed, commit, row, step_row
+from whisper import changed, commit, row
 
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
@@ -36,7 +36,6 @@ from ilme.domain.recogniser import load
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
 from ilme.protocols import TokenScorer
-from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import TuningOptions, tune
 
 SPEECH_SEEDS = {"dev": 1, "test": 2}  # other voices for other parts
@@ -47,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder for text, speech and the domain")
-    parser.add_argument("--sentences", nargs=3, type=int, default=[500, 100, 150], help="of train, dev and test")
+    parser.add_argument("--sentences", nargs=3, type=int, default=[500, 100, 100], help="of train, dev and test")
     parser.add_argument("--name", default="domain", help="of the domain folder inside the work folder")
     parser.add_argument("--adapt", nargs="*", default=[], metavar="OPTION=VALUE", help="more options of ilme adapt")
     parser.add_argument("--decodes", type=int, default=4, help="of dev for Shallow Fusion; as many as ilme adapt has")
@@ -142,22 +141,20 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
         recogniser = AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=search, cache=caches[part])
         return SearchDecoder(recogniser, sets[part], options=BATCHES)
 
-    internal = adapted.recogniser.subtracted
-    systems: dict[str, tuple[FusionWeights, TokenScorer | None]] = {
-        "BS": (FusionWeights(), None),
-        f"ILME {adapted.domain.internal}": (adapted.domain.weights, internal),
-    }
-    tuned = tuned_sf(decoder("dev", None), sets["dev"], args)
-    systems = {"BS": systems.pop("BS"), "SF": (tuned.weights, None), **systems}
-    rows: dict[str, dict[str, Any]] = {}
-    results: dict[str, Measurement] = {}
-    for name, (weights, subtracted) in systems.items():
+    def tested(weights: FusionWeights, subtracted: TokenScorer | None) -> Measurement:
         lists = decoder("test", subtracted).decode(weights, search.beam)
         texts = {i: nbest[0].text for i, nbest in lists.items()}
-        results[name] = measure({u.id: u.text for u in sets["test"]}, texts, normaliser_name="whisper")
-        rows[name] = row(results, name) | {"weights": asdict(weights)}
-        print(name, json.dumps(rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
-    rows["SF"]["dev decodes"] = [step_row(step) for step in tuned.steps]
+        found = measure({u.id: u.text for u in sets["test"]}, texts, normaliser_name="whisper")
+        print(weights, found.rate, found.total, file=sys.stderr, flush=True)
+        return found
+
+    weights = {"BS": FusionWeights(), "SF": FusionWeights(), "ILME": adapted.domain.weights}
+    plain, ilme_found = tested(weights["BS"], None), tested(weights["ILME"], adapted.recogniser.subtracted)
+    tuned = tuned_sf(decoder("dev", None), sets["dev"], args)
+    weights["SF"] = FusionWeights(lm=tuned["lm"])
+    results = {"BS": plain, "SF": tested(weights["SF"], None), "ILME": ilme_found}
+    rows = {name: row(results, name) | {"weights": asdict(weights[name])} for name in results}
+    rows["SF"] |= tuned
     return {
         "search": {k: str(v) for k, v in asdict(search).items()},
         "systems": rows,
@@ -165,23 +162,23 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def tuned_sf(decoder: SearchDecoder, dev: Sequence[Utterance], args: argparse.Namespace) -> TuningResult:
+def tuned_sf(decoder: SearchDecoder, dev: Sequence[Utterance], args: argparse.Namespace) -> dict[str, Any]:
     """Shallow Fusion's weight from the dev speech, in as many decodes as `ilme adapt` has, its tuner and objective."""
-    options = TuningOptions(
-        method="SF",
-        beam=decoder.recogniser.options.beam,
-        max_decodes=args.decodes,
-        normaliser="whisper",
-        length_exponent=decoder.recogniser.length_exponent,
-        replicates=0,
-        seed=args.seed,
-    )
-    return tune(
-        decoder,
-        {u.id: u.text for u in dev},
-        options=options,
-        on_step=lambda step: print("SF on dev", step.weights.lm, step.counts.rate, file=sys.stderr, flush=True),
-    )
+    kept = args.work / f"{args.name}.sf.json"
+    if not kept.exists():
+        options = TuningOptions(
+            method="SF",
+            beam=decoder.recogniser.options.beam,
+            max_decodes=args.decodes,
+            normaliser="whisper",
+            length_exponent=decoder.recogniser.length_exponent,
+            replicates=0,
+            seed=args.seed,
+        )
+        found = tune(decoder, {u.id: u.text for u in dev}, options=options)
+        steps = [{"lm": step.weights.lm, "WER": step.counts.rate} for step in found.steps]
+        kept.write_text(json.dumps({"lm": found.weights.lm, "dev decodes": steps}) + "\n", encoding="utf-8")
+    return dict(json.loads(kept.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
