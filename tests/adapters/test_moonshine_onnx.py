@@ -175,6 +175,9 @@ def test_files_that_are_not_what_they_should_be(exported, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xfe not onnx")
     with pytest.raises(CheckpointError, match="cannot be read as ONNX"):
         read_graph(tmp_path / "bad.onnx")
+    save(tmp_path / "int8.onnx", [onnx.numpy_helper.from_array(np.zeros((4, 4), np.int8), "weight_quantized")], [])
+    with pytest.raises(CheckpointError, match="quantised"):
+        read_graph(tmp_path / "int8.onnx")
     (tmp_path / "empty.js").write_text("const a = 1")
     with pytest.raises(CheckpointError, match="no pieces and merges"):
         llama_js_tokenizer(tmp_path / "empty.js", UNITS)

@@ -66,8 +66,11 @@ def read_graph(path: Path) -> Graph:
     except Exception as error:  # protobuf raises many kinds for damaged files; the cause stays attached
         raise CheckpointError(f"{path} cannot be read as ONNX: {error}") from error
     graphs = list(_with_inner(model.graph))
+    initialisers = {i.name: numpy_helper.to_array(i) for g in graphs for i in g.initializer}
+    if any(value.dtype in (np.int8, np.uint8) and value.ndim == 2 for value in initialisers.values()):
+        raise CheckpointError(f"{path} holds quantised weights; use the float32 files")
     return Graph(
-        {i.name: numpy_helper.to_array(i) for g in graphs for i in g.initializer},
+        initialisers,
         tuple((_module(n.name), n.op_type, tuple(n.input)) for g in graphs for n in g.node),
         {i.name: tuple(d.dim_value for d in i.type.tensor_type.shape.dim) for i in model.graph.input},
     )
