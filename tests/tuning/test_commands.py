@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -20,10 +21,12 @@ from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.decoding.decoder import Processes, SearchDecoder
 from ilme.decoding.loading import Parts, describe, load_recogniser, run_time_parameters
+from ilme.decoding.recogniser import Recogniser
 from ilme.errors import BadInputError
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.results import Results
 from ilme.fusion import FusionWeights
+from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
 from ilme.tuning.result import TuningResult
 
@@ -140,6 +143,38 @@ def test_texts_of_another_program_can_be_measured(folder: Path, capsys: pytest.C
     hypotheses.write_text('{"id": "test0"}\n')
     assert main([*arguments, "--hypotheses", str(hypotheses)]) == 1
     assert "line 1" in capsys.readouterr().err
+
+
+def test_tuned_search_options_reach_the_evaluation(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "tune-options"
+    arguments = [
+        "tune", str(folder / "aed"), str(folder / "dev.jsonl"), str(out), "--lm", str(folder / "lm"),
+        "--tuning.beam", "3", "--tuning.replicates", "0", "--tuning.grid", "3", "--tuning.max_decodes", "2",
+        "--tuning.restarts", "1", "--attention.max_length", "6", "--tuning.search.length_normalisation", "0.5", "1.0",
+        "--tuning.search.end_margin", "0.5", "--tuning.search.decodes", "2",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    assert "options" in capsys.readouterr().out
+    result = TuningResult.load(out / "tuning.json")
+    assert [s.search["end_margin"] for s in result.steps if "end_margin" in s.search] == [0.5]
+    assert result.decodes <= 4
+    replace(result, search={"length_normalisation": 1.0, "end_margin": 0.5}).save(out / "tuning.json")
+    seen = []
+
+    def load(parts: Parts, transducer: object, attention: AttentionOptions) -> Recogniser:
+        seen.append(attention)
+        return load_recogniser(parts, attention=attention)
+
+    monkeypatch.setattr("ilme.evaluation.evaluate.load_recogniser", load)
+    test = ["evaluate", str(folder / "aed"), str(folder / "test.jsonl"), str(folder / "test-options"), "--lm"]
+    test += [str(folder / "lm"), "--weights", str(out / "tuning.json"), "--attention.max_length", "6", "--details", "0"]
+    assert main(test) == 0
+    assert seen == [AttentionOptions(max_length=6, length_normalisation=1.0, end_margin=0.5)]
+    transducer = [*arguments[:1], str(folder / "rnnt"), arguments[2], str(folder / "tune-none"), *arguments[4:]]
+    assert main(transducer) == 1
+    assert "TransducerOptions has no" in capsys.readouterr().err
 
 
 class LocalRay:

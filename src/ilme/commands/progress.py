@@ -82,7 +82,7 @@ def steps_table(result: TuningResult) -> Any:
         table.add_column(name, justify="right")
     tuned = any(step.search for step in result.steps)
     if tuned:
-        table.add_column("search options")
+        table.add_column("options", overflow="fold")
     for k, step in enumerate(result.steps, 1):
         w = step.weights
         cells = (f"{w.lm:.4f}", f"{w.subtracted:.4f}", f"{w.length:.4f}")

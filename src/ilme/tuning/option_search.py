@@ -53,6 +53,12 @@ class OptionSpace:
         return bool(self.length_normalisation or self.decoded)
 
     @property
+    def example(self) -> dict[str, float]:
+        """One value of every option that is listed."""
+        named = {EXPONENT: self.length_normalisation, **dict(self.decoded)}
+        return {name: values[0] for name, values in named.items() if values}
+
+    @property
     def decoded(self) -> list[tuple[str, tuple[float, ...]]]:
         """The options that only a decode can judge, with their values, smallest first."""
         named = (("end_margin", self.end_margin), ("certain_end", self.certain_end))

@@ -133,6 +133,8 @@ def tune(
     """
     began = time.perf_counter()
     options = options or TuningOptions()
+    if options.search:
+        _adjustable(decoder).adjusted(options.search.example)  # an option it does not have is an error now, not later
     space = options.space.restricted(options.method)
     objective = Objective(options.penalty, options.smoothing)
     merged: dict[str, NBest] = {}
@@ -208,9 +210,7 @@ class _OptionRun:
         return Proposal(exponent, as_weights(vector), found.objective)
 
     def measure(self, weights: FusionWeights, search: Mapping[str, float]) -> TuningStep:
-        if not isinstance(self.decoder, AdjustableDecoder):
-            raise BadInputError(f"{type(self.decoder).__name__} has no `adjusted`: its search options cannot be tuned")
-        decoded = self.decoder.adjusted(search).decode(weights, self.options.beam)
+        decoded = _adjustable(self.decoder).adjusted(search).decode(weights, self.options.beam)
         added = merge_lists(self.merged, decoded) if set(search) <= {EXPONENT} else 0
         options = replace(self.options, length_exponent=search.get(EXPONENT, self.options.length_exponent))
         own = _lists(decoded, self.references, self.space, options)
@@ -219,6 +219,12 @@ class _OptionRun:
         if self.on_step is not None:
             self.on_step(self.steps[-1])
         return self.steps[-1]
+
+
+def _adjustable(decoder: Decoder) -> AdjustableDecoder:
+    if not isinstance(decoder, AdjustableDecoder):
+        raise BadInputError(f"{type(decoder).__name__} has no `adjusted`: its search options cannot be tuned")
+    return decoder
 
 
 def merge_lists(into: dict[str, NBest], lists: Mapping[str, NBest]) -> int:
