@@ -2,7 +2,7 @@
 
     python benchmarks/commands_domain.py --model tiny.en.pt --work out/commands --json results.json
 
-    ilme data domains commands → 500 sentences of its train part are the text, 100 of dev and 100 of test are spoken
+    ilme data domains commands → 500 sentences of its train part are the text, 100 of dev and 80 of test are spoken
       (ilme data synth) → ilme adapt, timed → Shallow Fusion tuned on the same dev in as many decodes → test, once each
 
 Templates are held out whole, and no sentence of one part is in another. Every system has the search options of the
@@ -30,23 +30,22 @@ from timing import machine
 from whisper import changed, commit, row
 
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.utterances import Utterance, read_utterances
-from ilme.domain.recogniser import load
+from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder
+from ilme.decoding.utterances import read_utterances
+from ilme.domain.recogniser import DomainRecogniser, load
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
-from ilme.protocols import TokenScorer
 from ilme.tuning.tuner import TuningOptions, tune
 
 SPEECH_SEEDS = {"dev": 1, "test": 2}  # other voices for other parts
-BATCHES = DecodingOptions(batch_seconds=240.0, cache="none")
+BATCHES = DecodingOptions(batch_seconds=240.0, batch_size=8, cache="none")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder for text, speech and the domain")
-    parser.add_argument("--sentences", nargs=3, type=int, default=[500, 100, 100], help="of train, dev and test")
+    parser.add_argument("--sentences", nargs=3, type=int, default=[500, 100, 80], help="of train, dev and test")
     parser.add_argument("--name", default="domain", help="of the domain folder inside the work folder")
     parser.add_argument("--adapt", nargs="*", default=[], metavar="OPTION=VALUE", help="more options of ilme adapt")
     parser.add_argument("--decodes", type=int, default=4, help="of dev for Shallow Fusion; as many as ilme adapt has")
@@ -130,52 +129,66 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     return {"options": options, **json.loads(kept.read_text(encoding="utf-8")), "domain": card}
 
 
+def decoder(
+    args: argparse.Namespace,
+    adapted: DomainRecogniser,
+    part: str,
+    name: str,
+    cache: EncoderCache,
+    processes: Processes | None = None,
+) -> SearchDecoder:
+    """Dev or test with the scorers of BS and SF or of ILME; lists are kept in the work folder as they finish."""
+    recogniser = AdaptedRecogniser(
+        adapted.model,
+        lm=adapted.recogniser.lm,
+        subtracted=adapted.recogniser.subtracted if name == "ILME" else None,
+        options=adapted.domain.search,
+        cache=cache,
+    )
+    utterances = read_utterances(args.work / part / "manifest.jsonl")
+    folder = args.work / f"{args.name}.lists" / part / name
+    return SearchDecoder(recogniser, utterances, folder=folder, options=BATCHES, processes=processes)
+
+
 def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     """BS, SF and ILME on test, once each."""
     adapted = load(args.work / args.name, model=args.model)
-    model, search, lm = adapted.model, adapted.domain.search, adapted.recogniser.lm
-    sets = {part: read_utterances(args.work / part / "manifest.jsonl") for part in SPEECH_SEEDS}
-    caches = {part: EncoderCache() for part in sets}
+    references = {u.id: u.text for u in read_utterances(args.work / "test" / "manifest.jsonl")}
+    search, cache = adapted.domain.search, EncoderCache()
 
-    def decoder(part: str, subtracted: TokenScorer | None) -> SearchDecoder:
-        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=search, cache=caches[part])
-        return SearchDecoder(recogniser, sets[part], options=BATCHES)
-
-    def tested(weights: FusionWeights, subtracted: TokenScorer | None) -> Measurement:
-        lists = decoder("test", subtracted).decode(weights, search.beam)
+    def tested(name: str) -> Measurement:
+        lists = decoder(args, adapted, "test", name, cache).decode(weights[name], search.beam)
         texts = {i: nbest[0].text for i, nbest in lists.items()}
-        found = measure({u.id: u.text for u in sets["test"]}, texts, normaliser_name="whisper")
-        print(weights, found.rate, found.total, file=sys.stderr, flush=True)
-        return found
+        return measure(references, texts, normaliser_name="whisper")
 
-    weights = {"BS": FusionWeights(), "SF": FusionWeights(), "ILME": adapted.domain.weights}
-    plain, ilme_found = tested(weights["BS"], None), tested(weights["ILME"], adapted.recogniser.subtracted)
-    tuned = tuned_sf(decoder("dev", None), sets["dev"], args)
-    weights["SF"] = FusionWeights(lm=tuned["lm"])
-    results = {"BS": plain, "SF": tested(weights["SF"], None), "ILME": ilme_found}
+    tuned = tuned_sf(args, adapted)
+    weights = {"BS": FusionWeights(), "SF": FusionWeights(lm=tuned["lm"]), "ILME": adapted.domain.weights}
+    results = {name: tested(name) for name in weights}
     rows = {name: row(results, name) | {"weights": asdict(weights[name])} for name in results}
     rows["SF"] |= tuned
     return {
         "search": {k: str(v) for k, v in asdict(search).items()},
         "systems": rows,
-        "examples": changed(results, sets["test"]),
+        "examples": changed(results, []),
     }
 
 
-def tuned_sf(decoder: SearchDecoder, dev: Sequence[Utterance], args: argparse.Namespace) -> dict[str, Any]:
+def tuned_sf(args: argparse.Namespace, adapted: DomainRecogniser) -> dict[str, Any]:
     """Shallow Fusion's weight from the dev speech, in as many decodes as `ilme adapt` has, its tuner and objective."""
     kept = args.work / f"{args.name}.sf.json"
     if not kept.exists():
+        dev = decoder(args, adapted, "dev", "SF", EncoderCache())
+        references = {u.id: u.text for u in read_utterances(args.work / "dev" / "manifest.jsonl")}
         options = TuningOptions(
             method="SF",
-            beam=decoder.recogniser.options.beam,
+            beam=adapted.domain.search.beam,
             max_decodes=args.decodes,
             normaliser="whisper",
-            length_exponent=decoder.recogniser.length_exponent,
+            length_exponent=adapted.domain.search.length_normalisation,
             replicates=0,
             seed=args.seed,
         )
-        found = tune(decoder, {u.id: u.text for u in dev}, options=options)
+        found = tune(dev, references, options=options)
         steps = [{"lm": step.weights.lm, "WER": step.counts.rate} for step in found.steps]
         kept.write_text(json.dumps({"lm": found.weights.lm, "dev decodes": steps}) + "\n", encoding="utf-8")
     return dict(json.loads(kept.read_text(encoding="utf-8")))
