@@ -166,6 +166,9 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     results = {name: tested(name) for name in weights}
     rows = {name: row(results, name) | {"weights": asdict(weights[name])} for name in results}
     rows["SF"] |= tuned
+    for name, measured in results.items():
+        errors = [u.counts.errors for u in measured.utterances]
+        rows[name] |= {"most errors in one utterance": max(errors), "utterances without error": errors.count(0)}
     return {
         "search": {k: str(v) for k, v in asdict(search).items()},
         "systems": rows,
