@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from ilme.data.importing import import_corpus
 from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder, make_batches
 from ilme.decoding.store import DecodeStore
 from ilme.decoding.utterances import Utterance, read_utterances
@@ -23,6 +24,8 @@ from ilme.fusion import FusionWeights
 from ilme.rescoring import sequence_scores
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning.tuner import TuningOptions, tune
+from tests.data.speech_corpora import utterances as spoken
+from tests.data.speech_corpora import write_nemo
 from tests.decoding.job import BEAM, WEIGHTS, make_recogniser, make_utterances
 
 JOB = str(Path(__file__).parent / "job.py")
@@ -247,6 +250,14 @@ def test_manifests(tmp_path: Path) -> None:
         read_utterances(path)
     with pytest.raises(BadInputError):
         read_utterances(tmp_path / "absent")
+
+
+def test_an_imported_corpus_keeps_its_splits(tmp_path: Path) -> None:
+    source = write_nemo(tmp_path / "corpus", spoken(8))
+    import_corpus(str(source), tmp_path / "cuts")
+    parts = {split: {u.id for u in read_utterances(tmp_path / "cuts", split=split)} for split in ("dev", "train")}
+    assert len(parts["dev"]) == 2 and len(parts["train"]) == 6
+    assert parts["dev"] | parts["train"] == {u.id for u in read_utterances(tmp_path / "cuts")}
 
 
 def test_lhotse_cuts(tmp_path: Path) -> None:

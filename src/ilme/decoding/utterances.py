@@ -122,5 +122,11 @@ def _from_cuts(path: Path) -> Iterator[tuple[Utterance, str]]:
                 start=float(cut.start) if on_disk else 0.0,
                 rate=0 if on_disk else int(cut.sampling_rate),
             ),
-            str((cut.custom or {}).get("split", "")),
+            _split_of(cut),
         )
+
+
+def _split_of(cut: Any) -> str:
+    """Where `ilme data import` keeps it: with the supervision; a manifest of others may have it with the cut."""
+    kept = [cut.custom, *(s.custom for s in cut.supervisions)]
+    return next((str(custom["split"]) for custom in kept if custom and "split" in custom), "")
