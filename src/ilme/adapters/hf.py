@@ -25,7 +25,7 @@ from ilme.nest import State
 from ilme.packed import Format
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "pad_hidden", "read_layer"]
+__all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "pad_hidden", "read_bart_layers", "read_layer"]
 
 Audio = np.ndarray[Any, np.dtype[np.float32]]
 RATE = 16_000  # samples a second that every model here expects
@@ -99,6 +99,23 @@ def read_layer(
         heads=heads,
         scale=scale,
     )
+
+
+def read_bart_layers(model: Any) -> list[Layer]:
+    """The decoder layers of a model that names them as BART does: Whisper, Speech2Text."""
+    config = model.config
+    heads = int(config.decoder_attention_heads)
+    return [
+        read_layer(
+            layer,
+            norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+            out="out_proj",
+            forward=FeedForward(layer.fc1, layer.activation_fn, layer.fc2),
+            heads=heads,
+            scale=float((config.d_model // heads) ** -0.5),
+        )
+        for layer in model.model.decoder.layers
+    ]
 
 
 class LabelRules(Protocol):

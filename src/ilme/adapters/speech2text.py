@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import RATE, Audio, TransformerAED, pad_hidden, read_layer
+from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.hf import RATE, Audio, TransformerAED, pad_hidden, read_bart_layers
 from ilme.tokens import Tokenizer
 
 __all__ = ["Speech2Text", "Speech2TextOptions"]
@@ -88,18 +88,7 @@ class Speech2Text(TransformerAED):
 def read_decoder(model: Any) -> Decoder:
     """The decoder of a `Speech2TextForConditionalGeneration`."""
     config, decoder = model.config, model.model.decoder
-    heads = int(config.decoder_attention_heads)
-    layers = [
-        read_layer(
-            layer,
-            norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-            out="out_proj",
-            forward=FeedForward(layer.fc1, layer.activation_fn, layer.fc2),
-            heads=heads,
-            scale=float((config.d_model // heads) ** -0.5),
-        )
-        for layer in decoder.layers
-    ]
+    layers = read_bart_layers(model)
     factor = math.sqrt(config.d_model) if config.scale_embedding else 1.0
     words = decoder.embed_tokens.weight.detach()
     positions, first = decoder.embed_positions.weights, decoder.padding_idx + 1

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import RATE, Audio, TransformerAED, read_layer
+from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.hf import RATE, Audio, TransformerAED, read_bart_layers
 from ilme.adapters.whisper_timestamps import TimestampRules
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
@@ -197,18 +197,7 @@ class Whisper(TransformerAED):
 def read_decoder(model: Any) -> Decoder:
     """The decoder of a `WhisperForConditionalGeneration`."""
     config, decoder = model.config, model.model.decoder
-    heads = int(config.decoder_attention_heads)
-    layers = [
-        read_layer(
-            layer,
-            norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-            out="out_proj",
-            forward=FeedForward(layer.fc1, layer.activation_fn, layer.fc2),
-            heads=heads,
-            scale=float((config.d_model // heads) ** -0.5),
-        )
-        for layer in decoder.layers
-    ]
+    layers = read_bart_layers(model)
     factor = math.sqrt(config.d_model) if config.scale_embedding else 1.0
     words, positions = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
 
