@@ -9,6 +9,7 @@ import pytest
 from ilme import models
 from ilme.errors import BadInputError
 from ilme.study.config import read_config
+from ilme.study.networks import network_stages
 from ilme.study.training import network_config, options_of
 from ilme.testing import numbered_tokens
 from ilme.train.options import LoopOptions, OptimiserOptions
@@ -44,7 +45,7 @@ def test_the_papers_plan_has_the_papers_sizes() -> None:
 def test_single_fields_can_be_changed() -> None:
     config = read_config(PLANS / "tiny.yaml", {"speech.hours": 2, "rnnt.network.dropout": 0.3})
     assert config.speech.hours == 2 and config.rnnt.network["dropout"] == 0.3
-    assert config.rnnt.network["encoder"]["features"] == 480
+    assert config.rnnt.network["encoder"]["projection"] == 48
 
 
 def test_faults_are_named(tmp_path: Path) -> None:
@@ -61,3 +62,13 @@ def test_faults_are_named(tmp_path: Path) -> None:
         read_config(tmp_path / "list.yaml")
     with pytest.raises(BadInputError, match=r"loop\.step is no option"):
         options_of(LoopOptions, {"step": 1}, "loop")
+
+
+def test_a_network_comes_after_the_one_whose_encoder_it_takes() -> None:
+    names = [s.name for s in network_stages(read_config(PLANS / "tiny.yaml"))]
+    assert names == ["aed", "rnnt"]
+    apart = network_stages(read_config(PLANS / "tiny.yaml", {"rnnt.encoder_from": ""}))
+    assert [s.name for s in apart] == ["rnnt", "aed"] and not any({"rnnt", "aed"} & set(s.needs) for s in apart)
+    for change in ({"rnnt.encoder_from": "rnnt"}, {"aed.encoder_from": "rnnt"}):
+        with pytest.raises(BadInputError, match="the other"):
+            network_stages(read_config(PLANS / "tiny.yaml", change))

@@ -105,6 +105,7 @@ class NetworkPlan:
         optimiser: Fields of OptimiserOptions.
         loss: Fields of AedOptions or LmOptions; for the RNN-T `ctc`, the weight of an auxiliary CTC loss.
         masks: Fields of SpecAugment; null leaves the features as they are.
+        encoder_from: The other network (`rnnt` or `aed`), trained first, whose encoder this one's starts from.
     """
 
     preset: Literal["paper", "small", "tiny"] = "small"
@@ -114,6 +115,7 @@ class NetworkPlan:
     optimiser: dict[str, Any] = field(default_factory=dict)
     loss: dict[str, Any] = field(default_factory=dict)
     masks: dict[str, Any] | None = None
+    encoder_from: Literal["", "rnnt", "aed"] = ""
 
 
 @dataclass(frozen=True)

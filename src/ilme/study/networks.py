@@ -10,6 +10,7 @@ from typing import Any
 from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.data.augment import SpecAugment
 from ilme.data.features import FrontendConfig
+from ilme.errors import BadInputError
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.language import study_tokenizer
 from ilme.study.runner import Stage, Study
@@ -18,7 +19,8 @@ from ilme.study.texts import read_lines
 from ilme.study.training import Course, fresh_network, network_config, options_of, run_course
 from ilme.train.monitor import internal_lm_perplexity
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
-from ilme.train.options import AedOptions
+from ilme.train.optimiser import start_from
+from ilme.train.options import AedOptions, WarmStart
 from ilme.train.resident import ResidentNoise, ResidentSource
 
 __all__ = ["network_stages", "training_noise"]
@@ -28,15 +30,21 @@ BABBLE, WHITE = 0.5, 0.25  # shares of the training utterances; the rest stays c
 
 
 def network_stages(config: StudyConfig) -> list[Stage]:
+    """Both networks; one whose encoder starts from the other's comes after it."""
+    if config.rnnt.encoder_from == "rnnt" or config.aed.encoder_from == "aed":
+        raise BadInputError("encoder_from names the other network: rnnt may start from aed, or aed from rnnt")
+    if config.rnnt.encoder_from and config.aed.encoder_from:
+        raise BadInputError("rnnt and aed cannot each start from the other's encoder: leave one encoder_from empty")
     stages = []
-    for kind in ("rnnt", "aed"):
+    for kind in ("aed", "rnnt") if config.rnnt.encoder_from else ("rnnt", "aed"):
         plan: NetworkPlan = getattr(config, kind)
+        before = (plan.encoder_from,) if plan.encoder_from else ()
         speech = {"snr": config.speech.train_snr, "talkers": config.speech.talkers}
         stages.append(
             Stage(
                 kind,
                 lambda study, kind=kind, plan=plan: _train(study, config, kind, plan),  # type: ignore[misc]
-                ("text", "speech", "tokenizer", "lm-source"),
+                ("text", "speech", "tokenizer", "lm-source", *before),
                 {"plan": asdict(plan), "seed": config.seed, "noise": [BABBLE, WHITE], **speech},
                 resumes=True,
             )
@@ -62,7 +70,7 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
     file = study.folder(kind) / "model.safetensors"
     course = Course(
         plan=plan,
-        objective=lambda: _objective(kind, plan, tokenizer.tokens, config.seed),
+        objective=lambda: _objective(study, kind, plan, tokenizer.tokens, config.seed),
         source=lambda: ResidentSource(audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed),
         held_out=lambda: kept,
         export=lambda model: _export(file, model, tokenizer, frontend),
@@ -91,8 +99,10 @@ def _frontend(features: int) -> FrontendConfig:
     return FrontendConfig(stack=stack, stride=stack)
 
 
-def _objective(kind: str, plan: NetworkPlan, tokens: Any, seed: int) -> Objective:
+def _objective(study: Study, kind: str, plan: NetworkPlan, tokens: Any, seed: int) -> Objective:
     network = fresh_network(kind, plan, tokens, seed)
+    if plan.encoder_from:
+        start_from(network, WarmStart(str(study.folder(plan.encoder_from) / "model.safetensors"), ("encoder.*",)))
     if kind == "rnnt":
         return RnntObjective(network, float(plan.loss.get("ctc", 0.0)))
     return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))
