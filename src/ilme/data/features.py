@@ -20,10 +20,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ilme.data.audio import AudioError, AudioSource, load_audio
+from ilme.data.whisper_mel import WhisperMel
 from ilme.errors import BadInputError
 
 __all__ = ["Frontend", "FrontendConfig", "frame_mask", "global_statistics"]
 
+Kind = Literal["kaldi", "whisper"]
 Normalisation = Literal["none", "global", "utterance"]
 
 
@@ -44,6 +46,8 @@ class FrontendConfig:
             and standard deviation, per mel bin.
         mean: For `global`: mean of each mel bin over the training data (M values).
         istd: For `global`: 1 / standard deviation of each mel bin (M values).
+        kind: `kaldi`: natural logs, frames wholly inside the utterance; `whisper`: Whisper's own log-mels, frames
+            centred on every hop, scaled by the utterance's loudest value (`lowest` and `highest` are not used).
     """
 
     rate: int = 16000
@@ -57,6 +61,7 @@ class FrontendConfig:
     normalisation: Normalisation = "utterance"
     mean: tuple[float, ...] = ()
     istd: tuple[float, ...] = ()
+    kind: Kind = "kaldi"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))
@@ -64,6 +69,8 @@ class FrontendConfig:
         for name in ("rate", "mel_bins", "window", "hop", "stack", "stride"):
             if not getattr(self, name) > 0:
                 raise BadInputError(f"{name}={getattr(self, name)} must be positive")
+        if self.kind not in ("kaldi", "whisper"):
+            raise BadInputError(f"kind={self.kind!r} must be kaldi or whisper")
         if self.normalisation not in ("none", "global", "utterance"):
             raise BadInputError(f"normalisation={self.normalisation!r} must be none, global or utterance")
         for name in ("mean", "istd"):
@@ -91,6 +98,8 @@ class FrontendConfig:
     @property
     def shortest(self) -> int:
         """Samples that give one feature vector; fewer give none."""
+        if self.kind == "whisper":
+            return max(self.window_samples, self.stack * self.hop_samples)
         return self.window_samples + (self.stack - 1) * self.hop_samples
 
     @property
@@ -99,7 +108,12 @@ class FrontendConfig:
         return self.stride * self.hop_samples / self.rate
 
     def frames(self, samples: Any) -> Any:
-        """T of N, for numbers and tensors: 1 + ⌊(N − window) / hop⌋, or 0 if not even one window fits."""
+        """T of N, for numbers and tensors: 1 + ⌊(N − window) / hop⌋, or 0 if not even one window fits.
+
+        Whisper's are ⌊N / hop⌋, of an utterance of at least one window.
+        """
+        if self.kind == "whisper":
+            return samples // self.hop_samples * (samples >= self.window_samples)
         return _positive((samples - self.window_samples) // self.hop_samples + 1)
 
     def vectors(self, samples: Any) -> Any:
@@ -128,17 +142,23 @@ class Frontend:
             raise BadInputError(
                 "normalisation='global' needs mean and istd; ilme.data.features.global_statistics finds them"
             )
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*snip_edges.*")
-            self._filterbank = Wav2LogFilterBank(
-                sampling_rate=self.config.rate,
-                frame_length=self.config.window,
-                frame_shift=self.config.hop,
-                snip_edges=True,
-                low_freq=self.config.lowest,
-                high_freq=self.config.highest,
-                num_filters=self.config.mel_bins,
-            ).eval()
+        self._filterbank: torch.nn.Module
+        if self.config.kind == "whisper":
+            self._filterbank = WhisperMel(
+                self.config.rate, self.config.mel_bins, self.config.window_samples, self.config.hop_samples
+            )
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*snip_edges.*")
+                self._filterbank = Wav2LogFilterBank(
+                    sampling_rate=self.config.rate,
+                    frame_length=self.config.window,
+                    frame_shift=self.config.hop,
+                    snip_edges=True,
+                    low_freq=self.config.lowest,
+                    high_freq=self.config.highest,
+                    num_filters=self.config.mel_bins,
+                ).eval()
         self._mean = torch.tensor(self.config.mean)
         self._istd = torch.tensor(self.config.istd)
         self.to(device)
@@ -194,7 +214,10 @@ class Frontend:
         if not waveforms.is_floating_point():
             waveforms = waveforms.float() / (torch.iinfo(waveforms.dtype).max + 1.0)
         with torch.autocast(self.device.type, enabled=False):
-            mel = self._filterbank(waveforms.float().contiguous())
+            waveforms = waveforms.float()
+            if self.config.kind == "whisper":  # its frames reach beyond the utterance's end, into silence
+                waveforms = waveforms * frame_mask(lengths, waveforms.size(1))
+            mel = self._filterbank(waveforms.contiguous())
             mel = self._normalise(mel, self.config.frames(lengths))
         vectors = self.config.vectors(lengths)
         features = stack_frames(mel, self.config.stack, self.config.stride)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ilme.errors import BadInputError
+from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 
 __all__ = ["EncoderConfig", "LSTMEncoder"]
 
@@ -21,12 +22,14 @@ class EncoderConfig:
     Attributes:
         features: Dimension of an input frame; 3 stacked frames of 80 log-mels make 240.
         hidden: Units of each LSTM layer, in each direction.
-        layers: Number of LSTM layers.
+        layers: Number of LSTM layers; 0 only where `whisper` has some.
         bidirectional: Read the utterance in both directions; a streaming model cannot.
         projection: Project each layer's output to this dimension, then LayerNorm; 0 leaves the layers plain.
         time_reduction: Concatenate this many frames into one; 1 keeps the frame rate.
-        reduce_after: The layer after which frames are concatenated.
+        reduce_after: The layer after which frames are concatenated; 0: before the LSTM layers, where there are
+            Whisper's.
         dropout: Between layers.
+        whisper: Whisper's convolutions and Transformer layers before the LSTM layers; none by default.
     """
 
     features: int = 240
@@ -37,10 +40,18 @@ class EncoderConfig:
     time_reduction: int = 1
     reduce_after: int = 2
     dropout: float = 0.1
+    whisper: WhisperConfig = field(default_factory=WhisperConfig)
 
     def __post_init__(self) -> None:
         if self.time_reduction < 1:
             raise BadInputError(f"time_reduction must be at least 1, got {self.time_reduction}")
+        if self.whisper.layers:
+            if self.features != self.whisper.mel_bins:
+                raise BadInputError(f"whisper layers read {self.whisper.mel_bins} features, not {self.features}")
+            if self.time_reduction > 1 and self.reduce_after == 0:
+                return
+        elif self.layers < 1:
+            raise BadInputError(f"layers={self.layers} must be at least 1 without whisper layers")
         if self.time_reduction > 1 and not 1 <= self.reduce_after < self.layers:
             raise BadInputError(
                 f"reduce_after={self.reduce_after} must name a layer below the top one (layers={self.layers})"
@@ -48,7 +59,16 @@ class EncoderConfig:
 
     @property
     def outputs(self) -> int:
+        if self.layers == 0:
+            return self.projection or self.inputs
         return self.projection or self.hidden * (2 if self.bidirectional else 1)
+
+    @property
+    def inputs(self) -> int:
+        """Dimension of a frame that the first LSTM layer reads."""
+        if not self.whisper.layers:
+            return self.features
+        return self.whisper.width * (self.time_reduction if self.reduce_after == 0 else 1)
 
 
 class LSTMEncoder(nn.Module):
@@ -57,12 +77,21 @@ class LSTMEncoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
+        self.whisper = WhisperEncoder(config.whisper) if config.whisper.layers else None
         self.blocks = nn.ModuleList(_Block(config, width, count) for width, count in _plan(config))
+        self.project = _projection(config.inputs, config.projection) if config.layers == 0 else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         reduce_at = self.config.reduce_after if self.config.time_reduction > 1 else -1
         done = 0
+        if self.whisper is not None:
+            x, lengths = self.whisper(x, lengths)
+            if reduce_at == 0:
+                x, lengths = _reduce_time(x, lengths, self.config.time_reduction)
+            x = self.dropout(x)
+        if self.project is not None:
+            x = self.project(x)
         for block in self.blocks:
             x = block(x if done == 0 else self.dropout(x), lengths)
             done += int(block.count)  # type: ignore[arg-type]
@@ -76,13 +105,13 @@ def _plan(config: EncoderConfig) -> list[tuple[int, int]]:
     cuts = {0, config.layers}
     if config.projection:
         cuts |= set(range(config.layers))
-    if config.time_reduction > 1:
+    if config.time_reduction > 1 and config.reduce_after:
         cuts.add(config.reduce_after)
     starts = sorted(cuts)
     plan = []
     for start, end in itertools.pairwise(starts):
-        width = config.features if start == 0 else config.outputs
-        if config.time_reduction > 1 and start == config.reduce_after:
+        width = config.inputs if start == 0 else config.outputs
+        if config.time_reduction > 1 and start and start == config.reduce_after:
             width *= config.time_reduction
         plan.append((width, end - start))
     return plan
@@ -99,11 +128,7 @@ class _Block(nn.Module):
             width, config.hidden, count, batch_first=True, dropout=between, bidirectional=config.bidirectional
         )
         wide = config.hidden * (2 if config.bidirectional else 1)
-        self.project = (
-            nn.Sequential(nn.Linear(wide, config.projection), nn.LayerNorm(config.projection))
-            if config.projection
-            else nn.Identity()
-        )
+        self.project = _projection(wide, config.projection)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.bidirectional:  # the backward direction must start at each utterance's own last frame
@@ -112,6 +137,13 @@ class _Block(nn.Module):
         else:
             x, _ = self.lstm(x)
         return self.project(x)  # type: ignore[no-any-return]
+
+
+def _projection(wide: int, projection: int) -> nn.Module:
+    """A linear layer, then LayerNorm; nothing where `projection` is 0."""
+    if not projection:
+        return nn.Identity()
+    return nn.Sequential(nn.Linear(wide, projection), nn.LayerNorm(projection))
 
 
 def _reduce_time(x: Tensor, lengths: Tensor, factor: int) -> tuple[Tensor, Tensor]:
