@@ -12,7 +12,7 @@ from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
-from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.attention import AttentionOptions, AttentionSearch, best_pairs
 from ilme.testing import numbered_tokens
 from tests import oracle
 from tests.search.test_transducer import Aloof, Forbidden, language_model
@@ -109,6 +109,40 @@ def test_batched_equals_unbatched_and_permuted(seed, stop_margin):
     assert_same(together, apart)
     order = torch.tensor([2, 0, 3, 1])
     assert_same(search(model.encode(x[order], lengths[order])), [together[i] for i in order])
+
+
+class SeldomLooking(AttentionSearch):
+    """As on CUDA: utterances that are over stay in the batch for some steps."""
+
+    def __init__(self, every, share, search):
+        super().__init__(search.model, search.fusion, search.options)
+        self.every, self.share = every, share
+
+    def _may_look(self, over, step):
+        return step % self.every == self.every - 1
+
+    def _worth_retiring(self, over, finished):
+        return finished > 0 and finished * self.share >= len(over)
+
+
+@pytest.mark.parametrize(("every", "share"), [(3, 1), (4, 2), (8, 8)])
+@pytest.mark.parametrize("guards", [{"enough": 1}, {"enough": 3, "length_normalisation": 1.0}, {"stop_margin": 0.5}])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_utterance_that_is_over_gains_nothing_while_others_go_on(seed, guards, every, share):
+    model = decoder(seed, units=9)
+    search = everything(model, seed, 9, beam=4, **guards)
+    memory = model.encode(features(seed, 12, batch=6), torch.tensor([9, 2, 6, 12, 1, 4]))
+    assert_same(SeldomLooking(every, share, search)(memory), search(memory))
+
+
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(1, 9), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_the_best_pairs_are_the_same_in_two_stages(seed, parents, units, count):
+    scores = torch.randperm(2 * parents * units, generator=torch.Generator().manual_seed(seed)).float()
+    scores = scores.view(2, parents, units)
+    count = min(count, parents * units)
+    for a, b in zip(best_pairs(scores, count, two_stages=True), best_pairs(scores, count), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_float32_finds_the_same_within_1e_4():

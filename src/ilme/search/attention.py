@@ -23,7 +23,8 @@ from ilme.search.hypothesis import Hypothesis, NBest, Scores
 
 __all__ = ["AttentionOptions", "AttentionSearch"]
 
-CHECK_EVERY = 8  # steps between two looks at the device, on CUDA, to see whether all utterances have ended
+CHECK_EVERY = 8  # steps between two looks at the device, on CUDA, to see which utterances have ended
+RETIRE_SHARE = 8  # on CUDA utterances leave the batch when at least one in so many has ended
 
 
 @dataclass(frozen=True)
@@ -137,19 +138,21 @@ class AttentionSearch:
         open_ = _only_empty(rows[0], K, self.options.repeat_span)
         ended = _none_ended(rows[0], N)
         order = torch.arange(B, device=rows[0].device)  # which utterance each row of the batch is
+        over = torch.zeros_like(order, dtype=torch.bool)
         results: dict[int, Ended] = {}
 
         for step in range(self.options.max_length + 1):
             scores = self._candidates(open_, rows, step, limit)
-            open_, ended, parents, labels = self._advance(open_, ended, rows, scores, step)
-            over = self._over(open_, ended, step, limit)
+            open_, ended, parents, labels = self._advance(open_, ended, rows, scores, step, over)
+            over = over | self._over(open_, ended, step, limit)
             if self._may_look(over, step):
-                if bool(over.all()):
+                finished = int(over.sum())
+                if finished == len(over):
                     break
-                if not over.is_cuda and bool(over.any()):
+                if self._worth_retiring(over, finished):
                     self._retire(results, order, ended, over)
                     keep = (~over).nonzero().squeeze(1)
-                    order, limit = order[keep], limit[keep]
+                    order, limit, over = order[keep], limit[keep], over[keep]
                     open_, ended = Open(*(x[keep] for x in open_)), Ended(*(x[keep] for x in ended))
                     memory, labels, parents = select(memory, keep), labels[keep], parents[keep]
                     rows, states = self._keep_utterances(rows, states, keep, K if step else 1)
@@ -205,31 +208,33 @@ class AttentionSearch:
         end = fuse(asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted), 0.0, self.weights).view(
             B, -1
         )
+        total = fuse(open_.asr, open_.lm, open_.subtracted, float(step), self.weights)[:, : gain.shape[1]]
+        going_on, ending = total.masked_fill((step >= limit)[:, None], -torch.inf), total
         if min(self.options.end_margin, self.options.certain_end) < math.inf:
-            others = asr.clone()
-            others[:, self.eos] = -torch.inf
-            lead = (asr[:, self.eos] - others.amax(1)).view_as(end)  # of the end over the best label, in nats
-            end = end.masked_fill((lead < -self.options.end_margin) & (step < limit)[:, None], -torch.inf)
-            gain = gain.masked_fill((lead > self.options.certain_end)[:, :, None], -torch.inf)
+            best = torch.maximum(_most(asr[:, : self.eos]), _most(asr[:, self.eos + 1 :]))
+            lead = (asr[:, self.eos] - best).view_as(end)  # of the end over the best label, in nats
+            ending = ending.masked_fill((lead < -self.options.end_margin) & (step < limit)[:, None], -torch.inf)
+            going_on = going_on.masked_fill(lead > self.options.certain_end, -torch.inf)
+        scores = going_on[:, :, None] + gain  # what forbids every label of a hypothesis costs nothing per label
         if self.options.max_repeats:
-            gain = self._forbid_repeats(gain, open_, step)
-        gain = gain.masked_fill((step >= limit)[:, None, None], -torch.inf)
-        gain[:, :, self.eos] = end
-        P = gain.shape[1]
-        total = fuse(open_.asr, open_.lm, open_.subtracted, float(step), self.weights)[:, :P]
-        return total[:, :, None] + gain
+            self._forbid_repeats(scores, open_, step)
+        scores[:, :, self.eos] = ending + end
+        return scores
 
     def _advance(
-        self, open_: Open, ended: Ended, rows: tuple[Tensor, Tensor, Tensor], scores: Tensor, step: int
+        self, open_: Open, ended: Ended, rows: tuple[Tensor, Tensor, Tensor], scores: Tensor, step: int, over: Tensor
     ) -> tuple[Open, Ended, Tensor, Tensor]:
-        """Moves continuations that end, and are among the K best, to the ended; keeps the K best others open."""
+        """Moves continuations that end, and are among the K best, to the ended; keeps the K best others open.
+
+        An utterance that is over (B,) has its ended hypotheses already, however long others of its batch go on.
+        """
         B, P, V = scores.shape
         K = self.options.beam
-        best, index = scores.view(B, -1).topk(min(2 * K, P * V), dim=1)
-        parents, labels = index // V, index % V
+        best, parents, labels = best_pairs(scores, min(2 * K, P * V), two_stages=scores.is_cuda)
         is_end = labels == self.eos
         among_best = torch.arange(best.shape[1], device=best.device) < K
-        ended = self._collect(open_, ended, rows, parents, best, is_end & among_best & (best > -torch.inf), step)
+        ends = is_end & among_best & (best > -torch.inf) & ~over[:, None]
+        ended = self._collect(open_, ended, rows, parents, best, ends, step)
 
         order = torch.where(is_end, -torch.inf, best).topk(min(K, best.shape[1]), dim=1)
         alive = order.values > -torch.inf
@@ -298,35 +303,42 @@ class AttentionSearch:
         """Reading a flag waits for the device, so on CUDA it is done now and then only."""
         return not over.is_cuda or step % CHECK_EVERY == CHECK_EVERY - 1
 
+    @staticmethod
+    def _worth_retiring(over: Tensor, finished: int) -> bool:
+        """Taking utterances out of the batch copies the others: on CUDA only for a good part of them."""
+        return finished > 0 and (not over.is_cuda or finished * RETIRE_SHARE >= len(over))
+
     # --- repetition -------------------------------------------------------------------------------------------------
 
     def _count_repeats(self, taken: Open, labels: Tensor, step: int) -> Tensor:
         """For each distance d: how many labels up to the new one equal the label d places before them."""
         if not self.options.max_repeats:
             return taken.repeats
-        repeats = torch.zeros_like(taken.repeats)
-        for d in range(1, min(self.options.repeat_span, step) + 1):
-            same = taken.labels[:, :, step - d] == labels
-            repeats[:, :, d - 1] = torch.where(same, taken.repeats[:, :, d - 1] + 1, 0)
-        return repeats
+        known = min(self.options.repeat_span, step)
+        before = taken.labels[:, :, step - known : step].flip(2)  # the label 1, 2, … places back
+        counts = (taken.repeats[:, :, :known] + 1) * (before == labels[:, :, None])
+        return torch.nn.functional.pad(counts, (0, self.options.repeat_span - known))
 
-    def _forbid_repeats(self, gain: Tensor, open_: Open, step: int) -> Tensor:
-        """−inf for the one label, at each distance d, that would complete one repetition too many."""
-        gain = gain.clone()
-        P = gain.shape[1]
-        for d in range(1, min(self.options.repeat_span, step) + 1):
-            too_many = open_.repeats[:, :P, d - 1] + 1 >= d * self.options.max_repeats
-            label = open_.labels[:, :P, step - d, None]
-            held = gain.gather(2, label)
-            gain.scatter_(2, label, held.masked_fill(too_many[:, :, None], -torch.inf))
-        return gain
+    def _forbid_repeats(self, scores: Tensor, open_: Open, step: int) -> None:
+        """Writes −inf for the one label, at each distance d, that would complete one repetition too many."""
+        known, P = min(self.options.repeat_span, step), scores.shape[1]
+        if not known:
+            return
+        limits = torch.arange(1, known + 1, device=scores.device) * self.options.max_repeats
+        too_many = open_.repeats[:, :P, :known] + 1 >= limits
+        before = open_.labels[:, :P, step - known : step].flip(2)
+        held = scores.gather(2, before).masked_fill(too_many, -torch.inf)
+        scores.scatter_reduce_(2, before, held, "amin")  # one label may stand at several distances
 
     # --- results ----------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _retire(results: dict[int, Ended], order: Tensor, ended: Ended, which: Tensor) -> None:
-        for i in which.nonzero().squeeze(1).tolist():
-            results[int(order[i])] = Ended(*(x[i] for x in ended))
+        """Takes the ended hypotheses of those utterances to the CPU, all at once."""
+        chosen = which.nonzero().squeeze(1)
+        found = Ended(*(x[chosen].cpu() for x in ended))
+        for row, utterance in enumerate(order[chosen].tolist()):
+            results[utterance] = Ended(*(x[row] for x in found))
 
     @staticmethod
     def _read_out(ended: Ended) -> NBest:
@@ -356,6 +368,27 @@ def _none_ended(rows: Tensor, N: int) -> Ended:
     zeros = rows.new_zeros(B, N)
     labels = torch.zeros(B, N, 0, dtype=torch.long, device=rows.device)
     return Ended(torch.full_like(zeros, -torch.inf), zeros, zeros, zeros, zeros, labels)
+
+
+def best_pairs(scores: Tensor, count: int, two_stages: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """The best of all continuations (B, P, V) of each utterance: scores, parents and labels, (B, count) each.
+
+    In two stages the best of each hypothesis are found first, then the best of those: on CUDA many rows of V take less
+    time than few of P·V.
+    """
+    B, _, V = scores.shape
+    if not two_stages:
+        best, index = scores.view(B, -1).topk(count, dim=1)
+        return best, index // V, index % V
+    each = min(count, V)
+    values, labels = scores.topk(each, dim=2)
+    best, index = values.flatten(1).topk(count, dim=1)
+    return best, index // each, labels.flatten(1).gather(1, index)
+
+
+def _most(rows: Tensor) -> Tensor:
+    """The largest of each row (n, ·), −inf where it is empty."""
+    return rows.amax(1) if rows.shape[1] else rows.new_full((len(rows),), -torch.inf)
 
 
 def _pick(rows: Tensor, places: Tensor, labels: Tensor) -> Tensor:
