@@ -13,6 +13,7 @@ import yaml
 
 from ilme.configs import config_from_json, config_to_json
 from ilme.errors import BadInputError
+from ilme.study.corpora import RecordingsPlan
 
 __all__ = [
     "DecodingPlan",
@@ -27,6 +28,7 @@ __all__ = [
 DOMAINS = ("source", "target")
 PARTS = ("train", "dev", "test")
 METHODS = ("BS", "SF", "DR", "LODR", "ILME")
+SETTINGS = ("cross", "intra", "calls")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class DomainText:
     """
 
     name: str
-    folder: str
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class DecodingPlan:
     Attributes:
         methods: In the order of the tables.
         models: Which models are compared.
-        settings: `cross` (target dev and test, target LM) and `intra` (source dev and test, LM of both domains).
+        settings: `cross` (target dev and test, target LM), `intra` (source dev and test, LM of both domains), and
+            `calls`, a second target domain of recordings.
         beam: Of dev and test in the tables.
         tuning_beam: Of the decodes that look for weights.
         nbest: Hypotheses of each utterance that are kept.
@@ -163,7 +166,7 @@ class DecodingPlan:
     details: int = 8
 
     def __post_init__(self) -> None:
-        for name, known in (("methods", METHODS), ("models", ("rnnt", "aed")), ("settings", ("cross", "intra"))):
+        for name, known in (("methods", METHODS), ("models", ("rnnt", "aed")), ("settings", SETTINGS)):
             odd = sorted(set(getattr(self, name)) - set(known))
             if odd:
                 raise BadInputError(f"decoding.{name} has {odd[0]!r}; there are {', '.join(known)}")
@@ -179,6 +182,7 @@ class StudyConfig:
         name: Its name in tables and files.
         text: The domains.
         speech: What is spoken.
+        recordings: Recorded speech to use instead; the default is none.
         vocabulary: Output units of every model, <b> or <eos> included; trained on the source transcripts alone.
         rnnt: The transducer.
         aed: The attention encoder-decoder.
@@ -202,6 +206,7 @@ class StudyConfig:
     source_order: int = 2
     decoding: DecodingPlan = field(default_factory=DecodingPlan)
     seed: int = 1
+    recordings: RecordingsPlan = field(default_factory=RecordingsPlan)
 
     def to_json(self) -> dict[str, Any]:
         return config_to_json(self)

@@ -2,6 +2,7 @@
 
     cross: the target domain's dev and test, with the target LM       (Tables 1 and 2 of the paper)
     intra: the source domain's dev and test, with the LM of both      (Tables 3 and 4)
+    calls: a second target domain's dev and test, with its own LM     (studies on recordings)
 
 Methods differ in what is subtracted, and in nothing else: the same dev set, decodes, beam and length treatment for
 each of them, the baseline included.
@@ -10,6 +11,7 @@ each of them, the baseline included.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -33,7 +35,7 @@ from ilme.tuning.weight_search import Method, WeightSpace
 
 __all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"]
 
-Setting = Literal["cross", "intra"]
+Setting = Literal["cross", "intra", "calls"]
 
 
 def decoding_stages(config: StudyConfig) -> list[Stage]:
@@ -66,11 +68,12 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
 
 
 def setting_domain(setting: str) -> str:
-    return "target" if setting == "cross" else "source"
+    """A further target domain has the name of its setting."""
+    return {"cross": "target", "intra": "source"}.get(setting, setting)
 
 
 def _lm(setting: str) -> str:
-    return "target" if setting == "cross" else "mixed"
+    return {"cross": "target", "intra": "mixed"}.get(setting, setting)
 
 
 def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
@@ -111,7 +114,9 @@ def _loaded(study: Study, domain: str, part: str) -> tuple[list[Utterance], list
     """A set as it stands in its manifest, and the same with the audio in memory."""
     listed = read_utterances(study.folder("speech") / f"{domain}-{part}")
     rate = 16000
-    return listed, [replace(u, audio=u.samples(rate), start=0.0, rate=rate) for u in listed]
+    with ThreadPoolExecutor() as pool:
+        waves = list(pool.map(lambda u: u.samples(rate), listed))
+    return listed, [replace(u, audio=wave, start=0.0, rate=rate) for u, wave in zip(listed, waves, strict=True)]
 
 
 def _decoder(

@@ -22,35 +22,43 @@ from ilme.train.objectives import LmObjective
 from ilme.train.options import LmOptions
 from ilme.train.sources import TextSource
 
-__all__ = ["LMS", "language_stages", "study_tokenizer", "transcripts"]
+__all__ = ["LMS", "language_stages", "lm_names", "study_tokenizer", "transcripts"]
 
 LMS = ("source", "target", "mixed")
 _MEASURED = 400  # held-out sentences whose perplexity is given for each LM and n-gram
 
 
 def language_stages(config: StudyConfig) -> list[Stage]:
-    stages = [
-        Stage("tokenizer", lambda study: _tokenizer(study, config), ("speech",), {"vocabulary": config.vocabulary})
-    ]
-    for name in LMS:
-        plan = config.source_lm if name == "source" else config.lm
+    words: tuple[str, ...] = ("speech",)
+    read: tuple[str, ...] = ("text", "speech", "tokenizer")
+    if config.recordings.active:  # transcripts are known before any audio is read
+        words, read = ("text",), ("text", "tokenizer")
+    stages = [Stage("tokenizer", lambda study: _tokenizer(study, config), words, {"vocabulary": config.vocabulary})]
+    for name in lm_names(config):
+        plan = config.lm if name in ("target", "mixed") else config.source_lm
         stages.append(
             Stage(
                 f"lm-{name}",
                 lambda study, name=name, plan=plan: _language_model(study, config, name, plan),  # type: ignore[misc]
-                ("text", "speech", "tokenizer"),
+                read,
                 {"plan": asdict(plan), "seed": config.seed},
                 resumes=True,
             )
         )
     orders = {"source": config.source_order, "target": config.target_order}
-    stages.append(Stage("ngrams", lambda study: _ngrams(study, orders), ("text", "speech", "tokenizer"), orders))
+    stages.append(Stage("ngrams", lambda study: _ngrams(study, orders), read, orders))
     return stages
+
+
+def lm_names(config: StudyConfig) -> tuple[str, ...]:
+    """The LMs of a study; one on recordings has none of both domains, but one for each further target domain."""
+    return ("source", "target", *config.recordings.texts) if config.recordings.active else LMS
 
 
 def transcripts(study: Study) -> list[str]:
     """The sentences of the training speech, each once: all the text that the E2E models ever see."""
-    return read_lines(study.folder("speech") / "transcripts.txt")
+    recorded = study.folder("text") / "transcripts.txt"
+    return read_lines(recorded if recorded.is_file() else study.folder("speech") / "transcripts.txt")
 
 
 def study_tokenizer(study: Study) -> SentencePieceTokenizer:
@@ -67,11 +75,15 @@ def _training_text(study: Study, name: str) -> tuple[list[str], list[str]]:
     """Training and held-out sentences of an LM; `source` sees exactly the transcripts, `mixed` both domains."""
     text = study.folder("text")
     source = (transcripts(study), read_lines(text / "source-held-out.txt"))
+    if name == "source":
+        return source
+    if name not in LMS:  # a further target domain
+        return read_lines(text / f"{name}-train.txt"), read_lines(text / f"{name}-held-out.txt")
     target = (read_lines(text / "target-train.txt"), read_lines(text / "target-held-out.txt"))
     if name == "mixed":
         # All source text there is, spoken or not: this is the larger LM of the intra-domain tables.
         return read_lines(text / "source-train.txt") + target[0], source[1] + target[1]
-    return source if name == "source" else target
+    return target
 
 
 def _language_model(study: Study, config: StudyConfig, name: str, plan: NetworkPlan) -> dict[str, Any]:
@@ -111,8 +123,9 @@ def _perplexities(study: Study, file: Path) -> dict[str, float]:
 def _measure(study: Study, scorer: Any) -> dict[str, float]:
     tokenizer = study_tokenizer(study)
     found: dict[str, float] = {}
-    for domain in ("source", "target"):
-        sentences = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:_MEASURED]
+    for file in sorted(study.folder("text").glob("*-held-out.txt")):
+        domain = file.name.removesuffix("-held-out.txt")
+        sentences = read_lines(file)[:_MEASURED]
         measured = perplexity(scorer, sentences, tokenizer)
         found[f"{domain}_ppl_token"] = round(measured.per_token, 3)
         found[f"{domain}_ppl_word"] = round(measured.per_word, 2)

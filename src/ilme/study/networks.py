@@ -11,9 +11,13 @@ from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.data.augment import SpecAugment
 from ilme.data.features import FrontendConfig
 from ilme.errors import BadInputError
+from ilme.models.encoder import EncoderConfig
+from ilme.models.whisper_encoder import load_whisper_encoder
 from ilme.study.config import NetworkPlan, StudyConfig
+from ilme.study.corpora import find_file
 from ilme.study.language import study_tokenizer
-from ilme.study.runner import Stage, Study
+from ilme.study.recordings import copies
+from ilme.study.runner import Stage, Study, file_digest
 from ilme.study.speech import resident_part
 from ilme.study.texts import read_lines
 from ilme.study.training import Course, fresh_network, network_config, options_of, run_course
@@ -40,6 +44,8 @@ def network_stages(config: StudyConfig) -> list[Stage]:
         plan: NetworkPlan = getattr(config, kind)
         before = (plan.encoder_from,) if plan.encoder_from else ()
         speech = {"snr": config.speech.train_snr, "talkers": config.speech.talkers}
+        if config.recordings.active:
+            speech["recordings"] = _hearing(config)
         stages.append(
             Stage(
                 kind,
@@ -53,24 +59,34 @@ def network_stages(config: StudyConfig) -> list[Stage]:
 
 
 def training_noise(config: StudyConfig) -> ResidentNoise:
+    if config.recordings.active:
+        return options_of(ResidentNoise, config.recordings.noise, "recordings.noise")
     return ResidentNoise(BABBLE, config.speech.talkers, WHITE, config.speech.train_snr)
 
 
 def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> dict[str, Any]:
     role = "transducer" if kind == "rnnt" else "attention"
     tokenizer = study_tokenizer(study).for_role(role)  # type: ignore[arg-type]
-    frontend = _frontend(network_config(kind, plan).encoder.features)
+    frontend = _frontend(network_config(kind, plan).encoder)
     noise, device = training_noise(config), study.device
     audio = resident_part(study, "train", device)
+    hours = audio.hours
+    if config.recordings.active:
+        audio = copies(audio, config.recordings.speeds, config.recordings.telephone)
     masks = None if plan.masks is None else options_of(SpecAugment, plan.masks, "masks")
     held_out = ResidentSource(
-        resident_part(study, "held-out", device), tokenizer, frontend, plan.batch, noise, shuffle=False
+        resident_part(study, "held-out", device),
+        tokenizer,
+        frontend,
+        plan.batch,
+        None if config.recordings.active else noise,
+        shuffle=False,
     )
-    kept = list(held_out)  # with noise and all, the same at every look
+    kept = list(held_out)  # with noise, where it is synthetic, the same at every look
     file = study.folder(kind) / "model.safetensors"
     course = Course(
         plan=plan,
-        objective=lambda: _objective(study, kind, plan, tokenizer.tokens, config.seed),
+        objective=lambda: _objective(study, config, kind, plan, tokenizer.tokens),
         source=lambda: ResidentSource(audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed),
         held_out=lambda: kept,
         export=lambda model: _export(file, model, tokenizer, frontend),
@@ -78,7 +94,7 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
         seed=config.seed,
     )
     facts = run_course(study, kind, course)
-    return facts | {"hours": round(audio.hours, 2)}
+    return facts | {"hours": round(hours, 2)}
 
 
 def _export(file: Path, model: Any, tokenizer: Any, frontend: FrontendConfig) -> None:
@@ -93,14 +109,25 @@ def _export(file: Path, model: Any, tokenizer: Any, frontend: FrontendConfig) ->
     write_tensors(file, kept, {**header, "ilme": json.dumps(about)})
 
 
-def _frontend(features: int) -> FrontendConfig:
-    """80 log-mels each 10 ms, stacked to what the encoder reads."""
-    stack = features // FrontendConfig.mel_bins
+def _hearing(config: StudyConfig) -> dict[str, Any]:
+    """What a study on recordings does to its training speech, and the weights it starts from."""
+    plan = config.recordings
+    weights = file_digest(find_file(plan, plan.whisper)) if plan.whisper else ""
+    return {"speeds": plan.speeds, "telephone": plan.telephone, "noise": plan.noise, "whisper": weights}
+
+
+def _frontend(encoder: EncoderConfig) -> FrontendConfig:
+    """80 log-mels each 10 ms, stacked to what the encoder reads; Whisper layers read Whisper's own."""
+    if encoder.whisper.layers:
+        return FrontendConfig(kind="whisper", stack=1, stride=1, normalisation="none")
+    stack = encoder.features // FrontendConfig.mel_bins
     return FrontendConfig(stack=stack, stride=stack)
 
 
-def _objective(study: Study, kind: str, plan: NetworkPlan, tokens: Any, seed: int) -> Objective:
-    network = fresh_network(kind, plan, tokens, seed)
+def _objective(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan, tokens: Any) -> Objective:
+    network = fresh_network(kind, plan, tokens, config.seed)
+    if network.encoder.whisper is not None and config.recordings.whisper:
+        load_whisper_encoder(network.encoder.whisper, find_file(config.recordings, config.recordings.whisper))
     if plan.encoder_from:
         start_from(network, WarmStart(str(study.folder(plan.encoder_from) / "model.safetensors"), ("encoder.*",)))
     if kind == "rnnt":

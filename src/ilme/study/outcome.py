@@ -22,18 +22,27 @@ from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table, render
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
+from ilme.study.language import lm_names
 from ilme.study.runner import Stage, Study
 from ilme.train.journal import read_metrics
 
 __all__ = ["draw_perplexity", "outcome_stage", "perplexity_curves"]
 
-TITLES = {"cross": "Cross-domain", "intra": "Intra-domain"}
+TITLES = {"cross": "Cross-domain", "intra": "Intra-domain", "calls": "Cross-domain, calls"}
 
 
 def outcome_stage(config: StudyConfig) -> Stage:
     plan = config.decoding
     tests = tuple(f"test-{model}-{setting}" for setting in plan.settings for model in plan.models)
-    needs = ("text", "speech", "tokenizer", "lm-source", "lm-target", "lm-mixed", "ngrams", *plan.models, *tests)
+    needs = (
+        "text",
+        "speech",
+        "tokenizer",
+        *(f"lm-{name}" for name in lm_names(config)),
+        "ngrams",
+        *plan.models,
+        *tests,
+    )
     return Stage("tables", lambda study: _tables(study, config), needs, {"name": config.name})
 
 

@@ -9,6 +9,7 @@ from ilme.study.decoding import decoding_stages
 from ilme.study.language import language_stages
 from ilme.study.networks import network_stages
 from ilme.study.outcome import outcome_stage
+from ilme.study.recordings import recorded_speech_stage, recorded_text_stage
 from ilme.study.runner import Stage, Study
 from ilme.study.speech import speech_stage
 from ilme.study.texts import text_stage
@@ -18,9 +19,10 @@ __all__ = ["build_study", "study_stages"]
 
 def study_stages(config: StudyConfig) -> list[Stage]:
     """text, speech, tokenizer, LMs and n-grams, networks, tuning and tests, tables."""
+    recorded = config.recordings.active
     return [
-        text_stage(config),
-        speech_stage(config),
+        recorded_text_stage(config) if recorded else text_stage(config),
+        recorded_speech_stage(config) if recorded else speech_stage(config),
         *language_stages(config),
         *network_stages(config),
         *decoding_stages(config),
