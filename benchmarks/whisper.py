@@ -1,12 +1,18 @@
 """Whisper with an LM: word errors of each internal LM on real speech, and time against `transformers`' own search.
 
 python benchmarks/whisper.py accuracy --model tiny.en.pt --lm novels.safetensors --speech librispeech-dev-clean \
-    --limit 300 --json benchmarks/results/whisper-librispeech.json
+    --work out/whisper --json benchmarks/results/whisper-librispeech.json
+python benchmarks/whisper.py report --speech librispeech-dev-clean --work out/whisper --json …
 python benchmarks/whisper.py speed --model tiny.en.pt --lm novels.safetensors --speech librispeech-dev-clean --count 10
+python benchmarks/whisper.py throughput --device cuda …
 
 Weights are tuned on the split `tune`; the split `test`, other speakers, is decoded once with each. Every method gets
-the same guards (length normalisation, repetition, longest output, end margin). Errors are counted after Whisper's own
-normaliser. An LM over Whisper's tokens is what `ilme adapt` leaves as lm.safetensors.
+the same guards (length normalisation, repetition, longest output, certain end) and as many decodes of tune. Errors are
+counted after Whisper's own normaliser. An LM over Whisper's tokens is what `ilme adapt` leaves as lm.safetensors, or
+what `whisper_lm.py` trains.
+
+Each system is written to --work as soon as it is finished and is not made again, so several processes may share the
+systems, and one that was killed goes on; `report` puts together what is there.
 """
 
 from __future__ import annotations
@@ -23,53 +29,93 @@ from typing import Any
 
 import torch
 from timing import fastest, machine
+from whisper_sets import ListDecoder, Texts, WholeSequences, calibration_of, in_memory, joined, windowed
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache, search_options
+from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, search_options
+from ilme.checkpoint import write_atomically
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import load_scorer
 from ilme.decoding.utterances import Utterance, read_utterances
-from ilme.domain.adapt import calibrate
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import ESTIMATORS, estimate
+from ilme.ilm.transformer import ESTIMATORS, WITHOUT_SPEECH, estimate
+from ilme.lm.mixture import MixtureScorer
 from ilme.protocols import TokenScorer
 from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.weight_search import WeightSpace
 
-CALIBRATION = 40  # utterances that internal LMs are averaged over
+STARTED = time.monotonic()
+SPACE = WeightSpace(lm=(0.0, 0.8), subtracted=(0.0, 0.8))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("accuracy", "speed"))
-    parser.add_argument("--model", required=True)
+    parser.add_argument("what", choices=("accuracy", "report", "speed", "throughput"))
+    parser.add_argument("--model", default="", help="needed for all but report")
     parser.add_argument("--lm", default="", help="LM over the model's tokens; without it only BS is measured")
+    parser.add_argument("--ngram", default="", help="a second LM, mixed into --lm")
+    parser.add_argument("--ngram-weight", type=float, default=0.2)
     parser.add_argument("--speech", type=Path, required=True, help="folder or manifest with splits")
     parser.add_argument("--splits", nargs=2, default=["tune", "test"])
     parser.add_argument("--limit", type=int, default=0, help="utterances of each split, drawn at random; 0 takes all")
     parser.add_argument("--count", type=int, default=10, help="utterances that are timed")
-    parser.add_argument("--internal", nargs="+", default=list(ESTIMATORS))
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="sizes for throughput")
+    parser.add_argument("--internal", nargs="*", default=list(ESTIMATORS))
+    parser.add_argument("--without", nargs="*", default=[], help="systems that another process makes, such as SF")
     parser.add_argument("--beam", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16, help="utterances that are searched at once")
     parser.add_argument("--decodes", type=int, default=4, help="decodes of tune for each method")
+    parser.add_argument("--calibration", type=int, default=40, help="utterances that internal LMs are averaged over")
     parser.add_argument("--fixed", nargs="+", default=[], help="NAME:λ:μ, such as SF:0.1:0 silence:0.2:0.15: no tuning")
     parser.add_argument("--end-margin", type=float, default=SEARCH.end_margin)
+    parser.add_argument("--certain-end", type=float, default=SEARCH.certain_end)
+    parser.add_argument("--seconds", type=float, default=0.0, help="no system is begun later than this; 0: no limit")
+    parser.add_argument("--work", type=Path, help="where finished systems are kept")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--workers", type=int, default=0, help="processes that normalise texts; 0: one for each core")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.what == "report":
+        write_report(args, report(args))
+        return
+    texts = Texts("whisper", args.workers) if args.what == "accuracy" else None  # before the device is touched
     torch.set_num_threads(args.threads)
     model = load_attention_model(args.model, args.device)
-    lm = load_scorer(args.lm, model.tokens, args.device) if args.lm else None
-    found = (accuracy if args.what == "accuracy" else speed)(args, model, lm)
-    report = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": machine(), **found}
-    print(json.dumps(report, indent=1, ensure_ascii=False))
+    lm = load_lm(args, model)
+    if texts is not None:
+        accuracy(args, model, lm, texts)
+        texts.close()
+        found = report(args)
+    else:
+        found = (speed if args.what == "speed" else throughput)(args, model, lm)
+    write_report(args, found)
+
+
+def load_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | None:
+    if not args.lm:
+        return None
+    lm = load_scorer(args.lm, model.tokens, args.device)
+    if isinstance(lm, torch.nn.Module):
+        lm.eval().requires_grad_(False)
+    if not args.ngram:
+        return lm
+    other = load_scorer(args.ngram, model.tokens, args.device)
+    return MixtureScorer([lm, other], [1 - args.ngram_weight, args.ngram_weight], kind="linear")
+
+
+def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    place = machine() | ({"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+    whole = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": place, **found}
+    print(json.dumps(whole, indent=1, ensure_ascii=False))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def commit() -> str:
@@ -84,73 +130,162 @@ def sample(args: argparse.Namespace, split: str, count: int) -> list[Utterance]:
     return [utterances[i] for i in sorted(random.Random(args.seed).sample(range(len(utterances)), count))]
 
 
-def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None) -> dict[str, Any]:
-    """WER of BS, SF and ILME with each internal LM on test, weights from tune."""
-    if model.device.type == "cpu":
-        model.pack()
-    options = replace(search_options(args.beam), end_margin=args.end_margin)
-    sets = {split: sample(args, split, args.limit) for split in args.splits}
-    if args.fixed:
-        sets[args.splits[0]] = sets[args.splits[0]][:CALIBRATION]  # nothing is tuned: it only calibrates
-    caches = {split: EncoderCache() for split in sets}
-
-    def decoder(split: str, internal: TokenScorer | None) -> SearchDecoder:
-        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=options, cache=caches[split])
-        batches = DecodingOptions(batch_seconds=960 if args.device == "cuda" else 120, batch_size=64, cache="none")
-        return SearchDecoder(recogniser, sets[split], options=batches)
-
-    def measured(split: str, internal: TokenScorer | None, weights: FusionWeights) -> Measurement:
-        lists = decoder(split, internal).decode(weights, args.beam)
-        texts = {i: nbest[0].text for i, nbest in lists.items()}
-        return measure(
-            {u.id: u.text for u in sets[split]},
-            texts,
-            speakers={u.id: u.speaker for u in sets[split]},
-            normaliser_name="whisper",
-        )
-
+def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None, texts: Texts) -> None:
+    """Tunes BS, SF and ILME with each internal LM on the first split and decodes the second once with each."""
+    work = args.work or Path("out/whisper-accuracy")
     dev, test = args.splits
-    first = decoder(dev, None).decode(FusionWeights(), args.beam)
-    calibration = calibrate(model, sets[dev][:CALIBRATION], first, caches[dev])
-    systems: dict[str, TokenScorer | None] = {"BS": None}
-    given: dict[str, FusionWeights] = {"BS": FusionWeights()} if args.fixed else {}
+    decoders = encoded_sets(args, model)
+    note("audio encoded")
+    if args.device.startswith("cuda"):
+        torch.set_float32_matmul_precision("high")
+    plain = ListDecoder(decoders[dev], texts).search(FusionWeights(), args.beam)
+    note(f"{dev} decoded without LM")
+    scorers = {} if lm is None else {"lm": WholeSequences(lm, finish=True)}
+    calibration = calibration_of(decoders[dev], plain, args.calibration)
+    references = dict(
+        zip((u.id for u in decoders[dev].utterances), texts(u.text for u in decoders[dev].utterances), strict=True)
+    )
+    for name, given in chosen_systems(args, lm).items():
+        file = work / f"{name.replace(' ', '-')}.json"
+        if file.exists() or name in args.without:
+            continue
+        if args.seconds and time.monotonic() - STARTED > args.seconds:
+            note(f"no time is left for {name}")
+            break
+        began = time.monotonic()
+        internal = estimate(name.split()[1], model, calibration) if name.startswith("ILME") else None
+        own = scorers | ({} if internal is None else {"subtracted": WholeSequences(internal, finish=True)})
+        listed = ListDecoder(with_scorers(decoders[dev], lm, internal), texts, plain, **own)
+        tuned = None if given is not None else tuned_weights(args, listed, references, name)
+        weights = given if tuned is None else tuned.weights
+        tuning = round(time.monotonic() - began, 1)
+        best = ListDecoder(with_scorers(decoders[test], lm, internal), texts).search(weights, args.beam)
+        written = joined({i: nbest[0].text for i, nbest in best.items()})
+        row = {
+            "system": name,
+            "weights": asdict(weights),
+            "tuning": None if tuned is None else tuning_row(tuned),
+            "seconds": {"tuning": tuning, "all": round(time.monotonic() - began, 1)},
+            "search": {k: str(v) for k, v in asdict(decoders[test].recogniser.options).items()},
+            "texts": written,
+            "normalised": dict(zip(written, texts(written.values()), strict=True)),
+        }
+        work.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(row, ensure_ascii=False).encode())
+        note(f"{name}: weights {weights}, {row['seconds']}")
+
+
+def note(text: str) -> None:
+    print(f"{time.monotonic() - STARTED:.1f} s: {text}", file=sys.stderr, flush=True)
+
+
+def chosen_systems(args: argparse.Namespace, lm: TokenScorer | None) -> dict[str, FusionWeights | None]:
+    """The systems in the order in which they are made, with their weights where these are given."""
+    systems: dict[str, FusionWeights | None] = {"BS": FusionWeights()}
     for item in args.fixed:
         kind, added, removed = item.split(":")
         name = kind if kind == "SF" else f"ILME {kind}"
-        given[name] = FusionWeights(lm=float(added), subtracted=float(removed))
-        systems[name] = None if kind == "SF" else estimate(kind, model, calibration)
+        systems[name] = FusionWeights(lm=float(added), subtracted=float(removed))
     if lm is not None and not args.fixed:
-        systems |= {"SF": None} | {f"ILME {n}": estimate(n, model, calibration) for n in args.internal}
-    rows: dict[str, dict[str, Any]] = {}
-    results: dict[str, Measurement] = {}
-    for name, internal in systems.items():
-        began = time.perf_counter()
-        tuned = None if name in given else tuned_weights(args, decoder(dev, internal), sets[dev], name)
-        weights = given[name] if tuned is None else tuned.weights
-        results[name] = measured(test, internal, weights)
-        rows[name] = row(results, name) | {"weights": asdict(weights)}
-        if tuned is not None:
-            rows[name] |= {"tune WER": round(tuned.dev.rate, 3), "tune decodes": [step_row(s) for s in tuned.steps]}
-        rows[name]["seconds"] = round(time.perf_counter() - began, 1)
-        print(name, json.dumps(rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
-    examples = changed(results, sets[test])
-    return {"search": {k: str(v) for k, v in asdict(options).items()}, "systems": rows, "examples": examples}
+        systems |= {"SF": None} | {f"ILME {name}": None for name in args.internal}
+    return systems
+
+
+def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, SearchDecoder]:
+    """A decoder without scorers for each split, its audio encoded.
+
+    What is longer than the model takes at once is left out of tune, and cut into windows in test.
+    """
+    if model.device.type == "cpu":
+        model.pack()
+    options = replace(search_options(args.beam), end_margin=args.end_margin, certain_end=args.certain_end)
+    recogniser = AdaptedRecogniser(model, options=options)
+    batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="device")
+    decoders = {}
+    for split in args.splits:
+        read = in_memory(sample(args, split, args.limit), 16)
+        used = (
+            [u for u in read if u.seconds <= model.window] if split == args.splits[0] else windowed(read, model.window)
+        )
+        decoders[split] = SearchDecoder(recogniser, used, options=batches)
+        for _ in decoders[split].encoded():
+            pass
+    return decoders
+
+
+def with_scorers(decoder: SearchDecoder, lm: TokenScorer | None, internal: TokenScorer | None) -> SearchDecoder:
+    """The same encoded set with another recogniser."""
+    old = decoder.recogniser
+    recogniser = AdaptedRecogniser(old.model, lm=lm, subtracted=internal, options=old.options)
+    return SearchDecoder(recogniser, decoder.utterances, options=decoder.options).reuse(decoder)
 
 
 def tuned_weights(
-    args: argparse.Namespace, decoder: SearchDecoder, utterances: list[Utterance], name: str
+    args: argparse.Namespace, decoder: ListDecoder, references: dict[str, str], name: str
 ) -> TuningResult:
     method: Any = name.split()[0]
     options = TuningOptions(
         method=method,
+        space=SPACE,
         beam=args.beam,
-        max_decodes=args.decodes if method != "BS" else 1,
-        normaliser="whisper",
+        max_decodes=args.decodes,
+        normaliser="none",  # both sides are normalised already
         length_exponent=SEARCH.length_normalisation,
         replicates=0,
+        grid=33,
         seed=args.seed,
     )
-    return tune(decoder, {u.id: u.text for u in utterances}, options=options)
+    return tune(decoder, references, options=options, on_step=lambda s: note(f"{name} {step_row(s)}"))
+
+
+def tuning_row(tuned: TuningResult) -> dict[str, Any]:
+    """What was measured on tune, and WER of all lists found there against λ_T, each with the best μ."""
+    surface = tuned.heat_map
+    best = [min(range(len(surface.wer)), key=lambda row: surface.wer[row][k]) for k in range(len(surface.lm))]
+    return {
+        "utterances": tuned.utterances,
+        "WER": round(tuned.dev.rate, 3),
+        "decodes": [step_row(s) for s in tuned.steps],
+        "lists": {
+            "λ_T": [round(x, 4) for x in surface.lm],
+            "μ": [round(surface.subtracted[row], 4) for row in best],
+            "WER": [round(surface.wer[row][k], 3) for k, row in enumerate(best)],
+        },
+        "seconds": round(tuned.seconds, 1),
+    }
+
+
+def report(args: argparse.Namespace) -> dict[str, Any]:
+    """WER on test of every system that is finished; the internal LM is chosen by its errors on tune."""
+    folder = args.work or Path("out/whisper-accuracy")
+    order = ["BS", "SF", *(f"ILME {name}" for name in ESTIMATORS)]
+    found = {row["system"]: row for row in (json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*.json"))}
+    found = {name: found[name] for name in order if name in found}
+    if "BS" not in found:
+        raise SystemExit(f"{folder} has no finished BS, only {sorted(found)}")
+    utterances = sample(args, args.splits[1], args.limit)
+    texts = Texts("whisper", args.workers)
+    references = dict(zip((u.id for u in utterances), texts(u.text for u in utterances), strict=True))
+    texts.close()
+    speakers = {u.id: u.speaker for u in utterances}
+    results = {
+        name: measure(references, row["normalised"], speakers=speakers, normaliser_name="none")
+        for name, row in found.items()
+    }
+    rows = {
+        name: row(results, name)
+        | {key: found[name][key] for key in ("weights", "tuning", "seconds")}
+        for name in found
+    }  # fmt: skip
+    ranked = [name for name in found if name.startswith("ILME") and found[name]["tuning"]]
+    chosen = min(ranked, key=lambda name: found[name]["tuning"]["WER"]) if ranked else None
+    return {
+        "normaliser": "whisper",
+        "search": next(iter(found.values()))["search"],
+        "chosen on tune": chosen,
+        "systems": rows,
+        "examples": changed(results, found, chosen),
+    }
 
 
 def step_row(step: TuningStep) -> dict[str, Any]:
@@ -178,49 +313,32 @@ def row(results: dict[str, Measurement], name: str) -> dict[str, Any]:
     return out
 
 
-def changed(results: dict[str, Measurement], utterances: list[Utterance], count: int = 10) -> list[dict[str, Any]]:
-    """Sentences that the best fused system and BS recognise differently, in the order of the set."""
-    fused = [name for name in results if name.startswith("ILME")] or [n for n in results if n != "BS"]
-    if not fused:
+def changed(
+    results: dict[str, Measurement], found: dict[str, dict[str, Any]], chosen: str | None, count: int = 10
+) -> list[dict[str, Any]]:
+    """Sentences as written that the chosen system and BS recognise differently, drawn at random."""
+    best = chosen or next((name for name in results if name not in ("BS", "SF")), None)
+    if best is None:
         return []
-    best = min(fused, key=lambda name: results[name].rate)
     pairs = zip(results["BS"].utterances, results[best].utterances, strict=True)
     different = [(a, b) for a, b in pairs if a.hypothesis != b.hypothesis]
+    drawn = random.Random(0).sample(different, min(count, len(different)))
     return [
-        {"id": a.id, "reference": a.reference, "BS": a.hypothesis, best: b.hypothesis} for a, b in different[:count]
+        {
+            "id": a.id,
+            "reference": a.reference,
+            "BS": found["BS"]["texts"][a.id],
+            best: found[best]["texts"][a.id],
+            "errors": [a.counts.errors, b.counts.errors],
+        }
+        for a, b in drawn
     ]
 
 
 def speed(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None) -> dict[str, Any]:
     """CPU seconds per second of audio: `generate` and our search without LM, with SF, with ILME; encoder included."""
-    from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, SuppressTokensLogitsProcessor
-
-    utterances = sample(args, args.splits[0], args.count)
-    audio = [u.samples(16_000) for u in utterances]
+    audio = [u.samples(16_000) for u in sample(args, args.splits[0], args.count)]
     seconds = sum(map(len, audio)) / 16_000
-    never = torch.isinf(model.allowed).nonzero().flatten().tolist()
-    config = GenerationConfig(
-        num_beams=args.beam,
-        max_new_tokens=224,
-        eos_token_id=model.tokens.eos,
-        pad_token_id=model.tokens.eos,
-        decoder_start_token_id=model.tokens.sos,
-    )
-
-    @torch.inference_mode()
-    def generate() -> list[str]:
-        texts = []
-        for samples in audio:
-            features, _ = model.features([samples])
-            out = GenerationMixin.generate(
-                model.model,  # type: ignore[attr-defined]
-                features.to(model.device),
-                decoder_input_ids=torch.tensor([model.prefix], device=model.device),
-                logits_processor=LogitsProcessorList([SuppressTokensLogitsProcessor(never, str(model.device))]),
-                generation_config=config,
-            )
-            texts.append(model.tokenizer.decode(out[0].tolist()))
-        return texts
 
     def ours(weights: FusionWeights, internal: TokenScorer | None) -> Any:
         recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=search_options(args.beam))
@@ -229,18 +347,11 @@ def speed(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | Non
         ]
 
     rows: dict[str, Any] = {}
-    took, reference = fastest(generate, 2)
+    took, reference = fastest(lambda: [generate(model, [samples], args.beam)[0] for samples in audio], 2)
     rows["transformers generate"] = {"CPU s per s of audio": round(took / seconds, 4)}
     if model.device.type == "cpu":
         model.pack()
-    systems: dict[str, tuple[FusionWeights, TokenScorer | None]] = {"BS": (FusionWeights(), None)}
-    if lm is not None:
-        systems["SF"] = (FusionWeights(lm=0.1), None)
-        for name in args.internal:
-            estimator = name if name in ("removed", "zeroed", "silence") else ""
-            if estimator:
-                systems[f"ILME {name}"] = (FusionWeights(lm=0.2, subtracted=0.15), estimate(estimator, model))
-    for name, (weights, internal) in systems.items():
+    for name, (weights, internal) in timed_systems(args, model, lm).items():
         took, texts = fastest(ours(weights, internal), 2)
         rows[name] = {"CPU s per s of audio": round(took / seconds, 4)}
         if name == "BS":
@@ -249,6 +360,87 @@ def speed(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | Non
     for found in rows.values():
         found["times our BS"] = round(found["CPU s per s of audio"] / base, 3)
     return {"utterances": len(audio), "seconds of audio": round(seconds, 1), "beam": args.beam, "systems": rows}
+
+
+def throughput(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None) -> dict[str, Any]:
+    """Utterances a second of wall time, features and encoder included, at each batch size; audio is in memory."""
+    if args.device.startswith("cuda"):
+        torch.set_float32_matmul_precision("high")
+    rows: dict[str, Any] = {}
+    systems = timed_systems(args, model, lm)
+    for size in args.batches:
+        count = min(args.count, 8 * size) if size > 1 else min(args.count, 12)
+        drawn = in_memory(sample(args, args.splits[0], count), 16)
+        drawn = sorted((u for u in drawn if u.seconds <= model.window), key=lambda u: -u.seconds)
+        groups = [[u.audio for u in drawn[i : i + size]] for i in range(0, len(drawn), size)]
+
+        def ours(weights: FusionWeights, internal: TokenScorer | None, groups: Any = groups) -> list[str]:
+            recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=search_options(args.beam))
+            lists = [recogniser.search(recogniser.encode(group), weights, args.beam) for group in groups]
+            return [nbest[0].text for part in lists for nbest in part]
+
+        seconds = {name: wall(lambda parts=parts: ours(*parts)) for name, parts in systems.items()}  # type: ignore[misc]
+        theirs = wall(lambda groups=groups: [t for g in groups for t in generate(model, g, args.beam)])  # type: ignore[misc]
+        rows[f"batch {size}"] = {
+            name: {
+                "utterances a second": round(len(drawn) / took, 2),
+                "seconds of audio a second": round(sum(u.seconds for u in drawn) / took, 1),
+                "times our BS": round(took / seconds["BS"], 3),
+            }
+            for name, took in ({"transformers generate": theirs} | seconds).items()
+        }
+        rows[f"batch {size}"]["utterances"] = len(drawn)
+        note(f"batch {size}: {json.dumps(rows[f'batch {size}'])}")
+    return {"beam": args.beam, "throughput": rows}
+
+
+def wall(work: Any) -> float:
+    """Wall seconds of the work, after a first run that warms up."""
+    took = 0.0
+    for _ in range(2):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        took = time.perf_counter() - began
+    return took
+
+
+def timed_systems(
+    args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None
+) -> dict[str, tuple[FusionWeights, TokenScorer | None]]:
+    systems: dict[str, tuple[FusionWeights, TokenScorer | None]] = {"BS": (FusionWeights(), None)}
+    if lm is not None:
+        systems["SF"] = (FusionWeights(lm=0.1), None)
+        kinds = [name for name in args.internal if name in WITHOUT_SPEECH]
+        systems |= {f"ILME {name}": (FusionWeights(lm=0.2, subtracted=0.15), estimate(name, model)) for name in kinds}
+    return systems
+
+
+@torch.inference_mode()
+def generate(model: TransformerAED, audio: list[Any], beam: int) -> list[str]:
+    """What `transformers` writes for one batch, with the same suppressed tokens."""
+    from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, SuppressTokensLogitsProcessor
+
+    never = torch.isinf(model.allowed).nonzero().flatten().tolist()
+    config = GenerationConfig(
+        num_beams=beam,
+        max_new_tokens=224,
+        eos_token_id=model.tokens.eos,
+        pad_token_id=model.tokens.eos,
+        decoder_start_token_id=model.tokens.sos,
+    )
+    features, _ = model.features(audio)
+    out = GenerationMixin.generate(
+        model.model,  # type: ignore[attr-defined]
+        features.to(model.device),
+        decoder_input_ids=torch.tensor([model.prefix] * len(audio), device=model.device),
+        logits_processor=LogitsProcessorList([SuppressTokensLogitsProcessor(never, str(model.device))]),
+        generation_config=config,
+    )
+    return [model.tokenizer.decode(row.tolist()) for row in out]
 
 
 if __name__ == "__main__":

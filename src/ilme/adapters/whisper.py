@@ -182,7 +182,10 @@ class Whisper(TransformerAED):
         if longest > self.window * RATE + 1:
             raise BadInputError(f"{longest / RATE:.1f} s of audio, but the model takes {self.window:.0f} s at once")
         made = self._extractor(
-            [np.asarray(a, dtype=np.float32) for a in audio], sampling_rate=RATE, return_tensors="pt"
+            [np.asarray(a, dtype=np.float32) for a in audio],
+            sampling_rate=RATE,
+            return_tensors="pt",
+            device=str(self.device),
         )
         lengths = torch.tensor([len(a) // 160 for a in audio])
         return made["input_features"], lengths

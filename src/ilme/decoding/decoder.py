@@ -8,7 +8,7 @@ all of them must see. With Ray (`ilme.decoding.over_ray`) results travel through
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -106,6 +106,7 @@ class SearchDecoder:
         if self.processes.world > 1 and folder is None:
             raise BadInputError("several processes meet in a folder of results; give one")
         self.batches = make_batches(utterances, self.options)
+        self.utterances = list(utterances)
         self.ids = [u.id for u in utterances]
         self._encoded: dict[int, State] = {}
         scorers = {"lm": recogniser.lm, "subtracted": recogniser.subtracted}
@@ -207,6 +208,11 @@ class SearchDecoder:
             place = torch.device("cpu") if self.options.cache == "cpu" else device
             self._encoded[k] = map_tensors(lambda x: x.to(place), encoded)
         return map_tensors(lambda x: x.to(device), self._encoded[k])
+
+    def encoded(self) -> Iterator[tuple[list[Utterance], State]]:
+        """Every batch with what the encoder gives for it, encoded now if it has not been."""
+        for k, batch in enumerate(self.batches):
+            yield batch, self._encode(k)
 
     def _store(self, weights: FusionWeights, beam: int) -> DecodeStore:
         if self.folder is None:
