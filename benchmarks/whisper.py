@@ -91,6 +91,8 @@ def main() -> None:
     if texts is not None:
         accuracy(args, model, lm, texts)
         texts.close()
+        if args.without:  # the process that makes the others reports, or `report` does
+            return
         found = report(args)
     else:
         found = (speed if args.what == "speed" else throughput)(args, model, lm)

@@ -72,7 +72,7 @@ def train(args: argparse.Namespace) -> None:
     model = models.build("lm", config, text.inventory)
     loop = LoopOptions(
         steps=args.steps, minutes=args.minutes, evaluate_every=args.steps, save_every=args.steps,
-        tensorboard=False, seed=args.seed,
+        log_every=100, tensorboard=False, seed=args.seed,
     )  # fmt: skip
     rates = OptimiserOptions(rate=args.rate, warmup=args.warmup, final=0.01, weight_decay=1e-3, clip=1.0)
     source = SlicedText(text, args.tokens, args.longest, seed=args.seed)
@@ -87,7 +87,12 @@ def train(args: argparse.Namespace) -> None:
         None,
         fabric,
     )
-    progress = trainer.run()
+    try:
+        progress = trainer.run()
+    except ModuleNotFoundError as error:  # the picture of the curves comes last; the model is written by then
+        if error.name != "matplotlib":
+            raise
+        progress = trainer.progress
     seen = source.epoch + source.position / max(1, source.count / args.tokens)
     found = {
         "parameters": sum(p.numel() for p in model.parameters()),
