@@ -57,6 +57,7 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
     "the paper's experiment": {
         "study": ("ilme.commands.study:study", "the paper's experiment, from text to tables, stage by stage"),
         "study status": ("ilme.commands.study:status", "which stages of a study are done"),
+        "study gather": ("ilme.commands.study:gather", "what a study on recordings reads, as files that travel"),
         "study pack": ("ilme.commands.study:pack", "finished stages as a few files that travel"),
         "study bundle": ("ilme.commands.study:bundle", "build the embedded default from a study's outputs"),
         "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),

@@ -1,9 +1,9 @@
-"""`ilme study`, `ilme study status`, `ilme study pack`, `ilme study unpack`, `ilme study bundle`."""
+"""`ilme study` and its commands: status, gather, pack, unpack, bundle."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ilme.study.runner import Study
@@ -43,6 +43,22 @@ def status(plan: Path, out: Path | None = None, change: list[str] | None = None)
     built = _build(plan, out, "auto", change)
     for name in built.stages:
         print(f"{'done' if built.done(name) else '    '}  {name}")
+
+
+def gather(plan: Path, folder: Path, sizes: list[float] | None = None, change: list[str] | None = None) -> None:
+    """Write what a study on recordings reads as FOLDER-1/recordings.zip, FOLDER-2/recordings.zip and so on.
+
+    Args:
+        plan: The study.
+        folder: Name of the folders, without their numbers.
+        sizes: Most MiB of each file, in turn; the last one counts for all that follow.
+        change: As for `ilme study`.
+    """
+    from ilme.study.config import read_config
+    from ilme.study.gathering import gather as write
+
+    for path in write(read_config(plan, _changes(change)), folder, sizes or (60.0,)):
+        print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
 
 
 def pack(
@@ -104,11 +120,18 @@ def bundle(
 
 
 def _build(plan: Path, out: Path | None, device: str, change: list[str] | None) -> Study:
+    from ilme.study.config import read_config
+    from ilme.study.stages import build_study
+
+    config = read_config(plan, _changes(change))
+    return build_study(config, out or Path("out/study") / config.name, device)
+
+
+def _changes(change: list[str] | None) -> dict[str, Any]:
+    """NAME:VALUE pairs, the values read as YAML."""
     import yaml
 
     from ilme.errors import BadInputError
-    from ilme.study.config import read_config
-    from ilme.study.stages import build_study
 
     values = {}
     for text in change or ():
@@ -116,5 +139,4 @@ def _build(plan: Path, out: Path | None, device: str, change: list[str] | None) 
         if not colon:
             raise BadInputError(f"--change {text}: expected NAME:VALUE, such as speech.hours:2")
         values[name] = yaml.safe_load(value)
-    config = read_config(plan, values)
-    return build_study(config, out or Path("out/study") / config.name, device)
+    return values
