@@ -22,8 +22,16 @@ from torch import Tensor, nn
 
 from ilme.errors import BadInputError, IlmeError
 from ilme.models.lstm import LSTMStack, LSTMState
+from ilme.models.rows import distinct_rows
 
-__all__ = ["Format", "PackedLSTMStack", "PackedLinear", "is_packed", "pack", "packed_product"]
+__all__ = [
+    "Format",
+    "PackedLSTMStack",
+    "PackedLinear",
+    "is_packed",
+    "pack",
+    "packed_product",
+]
 
 Format = Literal["float32", "bfloat16", "int8"]
 Product = Callable[[Tensor], Tensor]  # (n, inputs) to (n, outputs), both float32
@@ -93,7 +101,12 @@ class PackedLinear(nn.Module):
 
 
 class PackedLSTMStack(LSTMStack):
-    """An LSTMStack whose step makes ONE packed product per layer, of [x; h] with [W_ih W_hh].
+    """An LSTMStack whose step makes two packed products per layer, and neither of them twice for equal rows.
+
+        gates = W_ih x + (W_hh h + b)
+
+    In a beam many sequences continue one parent: their h, and what else they carry from it, are the same rows, so
+    W_hh h is computed once per parent and W_ih x of the first layer once per label.
 
     The tanh of the cell is computed as tanh(z) = 2σ(2z) − 1, so that one vectorised sigmoid serves all four
     gates; the 2 of the candidate's argument is packed into its weights.
@@ -107,16 +120,20 @@ class PackedLSTMStack(LSTMStack):
         self.training = stack.training
         self._pack()
 
-    def step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """One input (n, inputs): the top layer's output (n, hidden), and the new state."""
+    def step(self, x: Tensor, state: LSTMState, carried: Tensor | None = None) -> tuple[Tensor, LSTMState]:
+        """One input x, or x + carried, (n, inputs): the top layer's output (n, hidden), and the new state."""
         if self.training or x.requires_grad:
-            return super().step(x, state)
+            return super().step(x, state, carried)
         if self.versions != self._versions():
             self._pack()
         (h, c), H = state, self.hidden
         new_h, new_c = torch.empty_like(h), torch.empty_like(c)
-        for layer, product in enumerate(self.products):
-            gates = product(torch.cat([x, h[:, layer]], 1)).sigmoid_()
+        parents, of = distinct_rows(h)
+        for layer, (from_input, from_state) in enumerate(self.products):
+            gates = product_of_distinct(from_input, x) if layer == 0 else from_input(x)
+            if layer == 0 and carried is not None:  # W (x + carried), each of the two in its own few distinct rows
+                gates = gates + product_of_distinct(from_input, carried)
+            gates = gates.add_(from_state(h[parents, layer]).index_select(0, of)).sigmoid_()
             enter, forget, candidate, leave = gates.split(H, 1)  # type: ignore[no-untyped-call]
             # c' = f c + i (2σ − 1),   h' = o tanh(c') = 2 o σ(2c') − o
             cell = torch.mul(forget, c[:, layer]).addcmul_(enter, candidate, value=2.0).sub_(enter)
@@ -128,14 +145,14 @@ class PackedLSTMStack(LSTMStack):
         self.versions = self._versions()
         self.products = [self._layer(layer) for layer in range(self.layers)]
 
-    def _layer(self, layer: int) -> Product:
-        w_ih, w_hh, b_ih, b_hh = (p.detach() for p in self._parameters_of(layer))
-        weight = torch.cat([w_ih, w_hh], 1)
+    def _layer(self, layer: int) -> tuple[Product, Product]:
+        """x → W_ih x and h → W_hh h + b."""
+        w_ih, w_hh, b_ih, b_hh = (p.detach().clone() for p in self._parameters_of(layer))
         bias = b_ih + b_hh
         candidate = slice(2 * self.hidden, 3 * self.hidden)  # torch's order of gates: i, f, g, o
-        weight[candidate] *= 2
-        bias[candidate] *= 2
-        return packed_product(weight, bias, self.format)
+        for part in (w_ih, w_hh, bias):
+            part[candidate] *= 2
+        return packed_product(w_ih, None, self.format), packed_product(w_hh, bias, self.format)
 
     def _parameters_of(self, layer: int) -> list[Tensor]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -149,6 +166,12 @@ class PackedLSTMStack(LSTMStack):
         _check_ready(self)
         self._pack()
         return self
+
+
+def product_of_distinct(product: Product, x: Tensor) -> Tensor:
+    """product(x), equal rows computed once."""
+    rows, of = distinct_rows(x)
+    return product(x) if len(rows) == len(x) else product(x[rows]).index_select(0, of)
 
 
 def packed_product(weight: Tensor, bias: Tensor | None, format: Format) -> Product:

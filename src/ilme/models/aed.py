@@ -11,6 +11,7 @@ from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import log_softmax
+from ilme.models.rows import distinct_rows
 from ilme.nest import State
 from ilme.tokens import Tokens
 
@@ -124,7 +125,9 @@ class AED(nn.Module):
     def decode(self, labels: Tensor, context: Tensor | None, rnn: State) -> tuple[Tensor, State]:
         """h_dec_u = DecoderRNN(h_dec_{u−1}, e_{u−1} + c_{u−1})   (Eq. 7); without c it is Eq. 31's: (n, hidden)."""
         e = self.embedding(labels)
-        return self.rnn.step(self.dropout(e if context is None else e + context), rnn)
+        if self.training:
+            e, context = self.dropout(e if context is None else e + context), None
+        return self.rnn.step(e, rnn, context)
 
     def decode_all(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (B, U+1, V) for given labels (B, U): the same numbers as start and step, with gradients."""
@@ -164,11 +167,13 @@ class LocationAttention(nn.Module):
         B, T, A = keys.shape
         K = len(h) // B
         query = self.query(h).view(B, K, A)
-        moved = None
-        if self.filters is not None:
-            moved = self.filters(previous[:, None]).transpose(1, 2).reshape(B, K, T, -1)
-        blocks = not torch.is_grad_enabled() and keys.device.type == "cpu"
-        energy = (self._energies_in_blocks if blocks else self._energies)(keys, query, moved)
+        if not torch.is_grad_enabled() and keys.device.type == "cpu":
+            energy = self._energies_in_blocks(keys, query, previous)
+        else:
+            moved = None
+            if self.filters is not None:
+                moved = self.filters(previous[:, None]).transpose(1, 2).reshape(B, K, T, -1)
+            energy = self._energies(keys, query, moved)
         weights = (energy + padding[:, None]).softmax(-1)
         return weights.view(B * K, T), (weights @ values).view(B * K, -1)
 
@@ -179,20 +184,28 @@ class LocationAttention(nn.Module):
             z = z + self.location(moved)
         return self.energy(torch.tanh(z)).squeeze(-1)  # type: ignore[no-any-return]
 
-    def _energies_in_blocks(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
+    def _energies_in_blocks(self, keys: Tensor, query: Tensor, previous: Tensor) -> Tensor:
         """The same numbers, one sequence at a time: (T, A) stays in the processor's cache, (B, K, T, A) would not.
 
-        vᵀ tanh(z) = 2 vᵀ σ(2z) − Σ v: torch's vectorised sigmoid is several times faster than its tanh.
+        vᵀ tanh(z) = 2 vᵀ σ(2z) − Σ v: torch's vectorised sigmoid is several times faster than its tanh. Sequences with
+        one parent looked at the same frames last, previous (n, T): what does not depend on the query is computed once.
         """
         (B, T, A), K = keys.shape, query.shape[1]
         v = self.energy.weight[0]
-        z, out = keys.new_empty(T, A), keys.new_empty(B, K, T)
+        unasked, z, out = keys.new_empty(T, A), keys.new_empty(T, A), keys.new_empty(B * K, T)
+        queries = (2 * query).view(B * K, A)
         for b in range(B):
-            for k in range(K):
-                if moved is not None and self.location is not None:
-                    torch.addmm(keys[b], moved[b, k], self.location.weight.t(), beta=2, alpha=2, out=z)
-                    z.add_(query[b, k], alpha=2)
+            own = slice(b * K, (b + 1) * K)
+            rows, of = distinct_rows(previous[own])
+            moved = None if self.filters is None else self.filters(previous[own][rows][:, None]).transpose(1, 2)
+            places = of.tolist()
+            for parent in range(len(rows)):
+                # 2 (W_k h_enc + W_f (F ∗ a))
+                if moved is None or self.location is None:
+                    torch.mul(keys[b], 2, out=unasked)
                 else:
-                    torch.add(keys[b], query[b, k], out=z).mul_(2)
-                torch.mv(z.sigmoid_(), v, out=out[b, k])
-        return out.mul_(2).sub_(v.sum())
+                    torch.addmm(keys[b], moved[parent], self.location.weight.t(), beta=2, alpha=2, out=unasked)
+                for k in (b * K + place for place, of_parent in enumerate(places) if of_parent == parent):
+                    torch.add(unasked, queries[k], out=z)
+                    torch.mv(z.sigmoid_(), v, out=out[k])
+        return out.view(B, K, T).mul_(2).sub_(v.sum())

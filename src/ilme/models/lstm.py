@@ -28,9 +28,10 @@ class LSTMStack(nn.Module):
         zeros = torch.zeros(n, self.layers, self.hidden, device=weight.device, dtype=weight.dtype)
         return zeros, zeros
 
-    def step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """One input (n, inputs): the top layer's output (n, hidden), and the new state."""
+    def step(self, x: Tensor, state: LSTMState, carried: Tensor | None = None) -> tuple[Tensor, LSTMState]:
+        """One input x, or x + carried, (n, inputs): the top layer's output (n, hidden), and the new state."""
         h, c = state
+        x = x if carried is None else x + carried
         new_h, new_c = [], []
         for layer in range(self.layers):
             weights = [
