@@ -133,6 +133,18 @@ def test_copies_have_the_sizes_of_their_speeds() -> None:
     assert (slow[100:900] - 0.9 * torch.arange(100, 900)).abs().max() < 2
 
 
+def test_joined_utterances_are_neighbours() -> None:
+    waves = [np.full(n, i, dtype=np.int16) for i, n in enumerate((400, 700, 300, 900, 200, 5000, 100))]
+    audio = ResidentAudio.from_arrays(waves, list("abcdefg"), list("tuvwxyz"))
+    more = copies(audio, (1.0,), joined=0.1, seed=3)  # at most 1600 samples
+    sizes, texts = more.starts.diff().tolist()[7:], more.texts[7:]
+    assert sum(sizes) == len(audio.samples) and " ".join(texts) == "t u v w x y z"
+    assert any(" " in text for text in texts)
+    for size, text in zip(sizes, texts, strict=True):
+        assert size <= 1600 or " " not in text
+    assert torch.equal(more.samples[len(audio.samples) :], audio.samples)
+
+
 def test_archives_are_a_root(corpora: Path, tmp_path: Path) -> None:
     config = config_of(corpora)
     archives = gather(config, tmp_path / "part", [0.2, 0.05])

@@ -47,6 +47,8 @@ class RecordingsPlan:
         longest: Seconds of a training utterance at most.
         speeds: Copies of the training speech at these speeds; pitch changes along.
         telephone: Whether another copy has nothing above 4 kHz, as on the telephone.
+        joined: Another copy whose utterances are several in a row, of up to so many seconds, so that networks also meet
+            long ones; 0 makes none.
         noise: Fields of ResidentNoise: what is mixed into the training speech.
         piece: Target text is cut into pieces of at most so many words: consecutive sentences are joined until a drawn
             length is reached. 0 keeps one sentence to a line.
@@ -63,6 +65,7 @@ class RecordingsPlan:
     longest: float = 20.0
     speeds: tuple[float, ...] = (1.0,)
     telephone: bool = False
+    joined: float = 0.0
     noise: dict[str, Any] = field(default_factory=dict)
     piece: int = 0
     whisper: str = ""

@@ -72,7 +72,8 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
     audio = resident_part(study, "train", device)
     hours = audio.hours
     if config.recordings.active:
-        audio = copies(audio, config.recordings.speeds, config.recordings.telephone)
+        heard = config.recordings
+        audio = copies(audio, heard.speeds, heard.telephone, heard.joined, config.seed)
     masks = None if plan.masks is None else options_of(SpecAugment, plan.masks, "masks")
     held_out = ResidentSource(
         resident_part(study, "held-out", device),
@@ -113,7 +114,8 @@ def _hearing(config: StudyConfig) -> dict[str, Any]:
     """What a study on recordings does to its training speech, and the weights it starts from."""
     plan = config.recordings
     weights = file_digest(find_file(plan, plan.whisper)) if plan.whisper else ""
-    return {"speeds": plan.speeds, "telephone": plan.telephone, "noise": plan.noise, "whisper": weights}
+    changed = {"speeds": plan.speeds, "telephone": plan.telephone, "joined": plan.joined, "noise": plan.noise}
+    return changed | {"whisper": weights}
 
 
 def _frontend(encoder: EncoderConfig) -> FrontendConfig:
