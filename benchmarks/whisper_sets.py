@@ -6,8 +6,12 @@ and what a decode without some scorer lacks is filled in from whole sequences, h
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
+import random
+import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ilme.decoding.decoder import SearchDecoder
-from ilme.decoding.utterances import Utterance
+from ilme.decoding.utterances import Utterance, read_utterances
 from ilme.domain.windows import cut_windows
 from ilme.evaluation.metrics import normaliser
 from ilme.fusion import FusionWeights
@@ -27,9 +31,21 @@ from ilme.models.lstm_lm import LSTMLM, log_softmax
 from ilme.rescoring import SequenceScorer, complete, finite
 from ilme.search.hypothesis import NBest
 
+STARTED = time.monotonic()
 RATE = 16_000
 WINDOW = "#window"  # between an utterance's id and the number of its window
-ROWS = 1 << 14  # rows of the output layer made at once
+ROWS = 1 << 13  # rows of the output layer made at once
+
+
+def note(text: str) -> None:
+    print(f"{time.monotonic() - STARTED:.1f} s: {text}", file=sys.stderr, flush=True)
+
+
+def sample(args: argparse.Namespace, split: str, count: int) -> list[Utterance]:
+    utterances = read_utterances(args.speech, split=split)
+    if not count or len(utterances) <= count:
+        return utterances
+    return [utterances[i] for i in sorted(random.Random(args.seed).sample(range(len(utterances)), count))]
 
 
 def in_memory(utterances: Sequence[Utterance], threads: int) -> list[Utterance]:
