@@ -91,6 +91,8 @@ def test_parts_of_a_corpus(corpora: Path) -> None:
     assert few == rows_of(plan, CorpusPart("common-voice-en", "train", 7), 1)
     assert [row for row in rows if row in few] == few and len(few) == 7
     assert few != rows_of(plan, CorpusPart("common-voice-en", "train", 7), 2)
+    short = rows_of(plan, CorpusPart("common-voice-en", "train", longest=1.0), 1)
+    assert [row for row in rows if row.seconds <= 1.0] == short and 0 < len(short) < 26
     with pytest.raises(BadInputError, match="in split nobody"):
         rows_of(plan, CorpusPart("common-voice-en", "nobody"), 1)
     with pytest.raises(BadInputError, match=r"holds absent/manifest\.jsonl"):
@@ -208,3 +210,13 @@ def test_every_stage(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [s.name for s in results.systems] == [f"{m} {x}" for m in ("rnnt", "aed") for x in ("BS", "DR", "ILME")]
     loaded = load_model(tmp_path / "rnnt/model.safetensors")
     assert loaded.frontend.kind == "whisper" and loaded.model.encoder.whisper is not None
+
+
+def test_the_plan_from_scratch_shares_all_but_its_networks(corpora: Path, tmp_path: Path) -> None:
+    changes = {"recordings.roots": [str(corpora)]}
+    real, scratch = (
+        build_study(read_config(ROOT / f"configs/study/{name}.yaml", more), tmp_path, "cpu").keys
+        for name, more in (("real", changes | {"recordings.whisper": "whisper.pt"}), ("real-scratch", changes))
+    )
+    shared = {"text", "speech", "tokenizer", "lm-source", "lm-target", "lm-calls", "ngrams"}
+    assert {name for name in real if real[name] == scratch.get(name)} == shared

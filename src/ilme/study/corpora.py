@@ -24,11 +24,14 @@ class CorpusPart:
             known `speaker`, `split`, `call`) and the audio.
         split: Only utterances whose `split` is this; empty takes all.
         most: At most so many, drawn by the study's seed; 0 takes all.
+        longest: Only utterances of at most so many seconds; 0 takes all. A search of a set takes as long as its longest
+            utterance does.
     """
 
     corpus: str = ""
     split: str = ""
     most: int = 0
+    longest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def rows_of(plan: RecordingsPlan, part: CorpusPart, seed: int) -> list[Row]:
                 rows.append(_row(data))
             except (ValueError, KeyError, TypeError) as error:
                 raise BadInputError(f"{path}, line {number}: not an utterance ({error!r})") from error
-    rows = [row for row in rows if row.text]
+    rows = [row for row in rows if row.text and (not part.longest or row.seconds <= part.longest)]
     if not rows:
         raise BadInputError(f"{path} has no utterance with text{f' in split {part.split}' if part.split else ''}")
     if part.most and part.most < len(rows):
