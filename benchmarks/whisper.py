@@ -45,7 +45,7 @@ from whisper_time import speed, throughput
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, search_options
+from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, punctuation, search_options
 from ilme.checkpoint import write_atomically
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import load_scorer
@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--fixed", nargs="+", default=[], help="NAME:λ:μ, such as SF:0.1:0 silence:0.2:0.15: no tuning")
     parser.add_argument("--end-margin", type=float, default=SEARCH.end_margin)
     parser.add_argument("--certain-end", type=float, default=SEARCH.certain_end)
+    parser.add_argument("--ignore-punctuation", action="store_true", help="when repetitions are counted")
     parser.add_argument("--seconds", type=float, default=0.0, help="no system is begun later than this; 0: no limit")
     parser.add_argument("--work", type=Path, help="where finished systems are kept")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -201,6 +202,8 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
     if model.device.type == "cpu":
         model.pack()
     options = replace(search_options(args.beam), end_margin=args.end_margin, certain_end=args.certain_end)
+    if args.ignore_punctuation:
+        options = replace(options, repeat_ignores=punctuation(model.tokenizer))
     recogniser = AdaptedRecogniser(model, options=options)
     batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="device")
     decoders = {}

@@ -30,7 +30,7 @@ from whisper import changed, commit, row, step_row
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
+from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, punctuation, search_options
 from ilme.data.audio import Samples
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.utterances import Utterance, read_utterances
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--decodes", type=int, default=4, help="decodes of the tuning half for each method")
     parser.add_argument("--alpha", type=float, default=1.0, help="exponent of the length normalisation; 0 tunes β")
     parser.add_argument("--certain-end", type=float, default=3.0)
+    parser.add_argument("--ignore-punctuation", action="store_true", help="when repetitions are counted")
     parser.add_argument("--weights", type=Path, help="report of an earlier run whose weights are taken: no tuning")
     parser.add_argument("--encoded", type=Path, help="file that keeps encoder outputs between runs")
     parser.add_argument("--work", type=Path, default=Path(), help="folder for the LMs")
@@ -160,7 +161,10 @@ class Comparison:
         self.given = {name: FusionWeights(**found["weights"]) for name, found in given.items()}
         self.cache = UtteranceCache(args.encoded)
         self.options: AttentionOptions = replace(
-            search_options(args.beam), length_normalisation=args.alpha, certain_end=args.certain_end
+            search_options(args.beam),
+            length_normalisation=args.alpha,
+            certain_end=args.certain_end,
+            repeat_ignores=punctuation(model.tokenizer) if args.ignore_punctuation else (),
         )
         self.results: dict[str, Measurement] = {}
         self.rows: dict[str, dict[str, Any]] = {}

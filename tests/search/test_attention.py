@@ -201,6 +201,32 @@ def test_the_repetition_guard_forbids_exactly_what_repeats(seed, most, span):
     assert found[0].score == pytest.approx(expected[0][0], abs=1e-9)
 
 
+@pytest.mark.parametrize("most, span", [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_labels_that_are_passed_over_neither_count_nor_break_a_run(seed, most, span):
+    model = decoder(seed, units=3)
+    memory = model.encode(features(seed, 4), torch.tensor([4]))
+    every = oracle.attention_best(model, memory, 6)
+    mark = max(label for _, labels, _ in every for label in labels)
+    options = AttentionOptions(
+        beam=300, max_length=6, max_repeats=most, repeat_span=span, repeat_ignores=[mark], stop_margin=float("inf")
+    )
+    (found,) = AttentionSearch(model, None, options)(memory)
+    spoken = [tuple(label for label in labels if label != mark) for _, labels, _ in every]
+    plain = {labels for _, labels, _ in every if not repeats_too_often(labels, most, span)}
+    expected = {e[1] for e, words in zip(every, spoken, strict=True) if not repeats_too_often(words, most, span)}
+    assert {h.tokens for h in found} == plain & expected
+    assert plain & expected < plain
+
+
+def test_what_the_guard_cannot_pass_over_is_named():
+    with pytest.raises(BadInputError, match="max_repeats"):
+        AttentionOptions(repeat_ignores=(2,))
+    with pytest.raises(BadInputError, match="id 99"):
+        AttentionSearch(decoder(0), None, AttentionOptions(max_repeats=1, repeat_ignores=(99,)))
+
+
 @pytest.mark.parametrize("margin", [0.0, 0.7, 3.0])
 @pytest.mark.parametrize("seed", range(6))
 @torch.no_grad()

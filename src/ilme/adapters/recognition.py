@@ -22,8 +22,9 @@ from ilme.nest import State, map_tensors
 from ilme.protocols import TokenScorer
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
+from ilme.tokens import Tokenizer
 
-__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache", "search_options"]
+__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache", "punctuation", "search_options"]
 
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
@@ -36,6 +37,12 @@ SEARCH = AttentionOptions(beam=8, length_normalisation=1.0, max_repeats=4, max_l
 def search_options(beam: int) -> AttentionOptions:
     """`SEARCH` with another beam."""
     return replace(SEARCH, beam=beam, enough=beam)
+
+
+def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids whose text has neither letter nor digit: what `AttentionOptions.repeat_ignores` can pass over."""
+    texts = ((i, tokenizer.decode([i]).strip()) for i in range(len(tokenizer.tokens)))
+    return tuple(i for i, t in texts if t and "\ufffd" not in t and not any(c.isalnum() for c in t))
 
 
 class EncoderCache:

@@ -20,6 +20,7 @@ from ilme.fusion import Fusion, fuse
 from ilme.nest import State, map_tensors, select
 from ilme.protocols import AttentionDecoder, InternalLM
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.search.repetition import RepetitionGuard
 
 __all__ = ["AttentionOptions", "AttentionSearch"]
 
@@ -42,6 +43,8 @@ class AttentionOptions:
             label's; inf never. Keeps an LM from going on after the speech has ended.
         max_repeats: Most times in a row that a run of up to `repeat_span` labels may stand; 0 does not count.
         repeat_span: Longest run of labels that is watched for repetition.
+        repeat_ignores: Labels, such as punctuation, that the count passes over in a second look at the same sequence:
+            `sorry, sorry. sorry` is then the same word three times.
         stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one,
             the latter's score brought to the same length.
         enough: An utterance is also finished when this many hypotheses have ended, at most `nbest`; 0 does not count.
@@ -56,10 +59,12 @@ class AttentionOptions:
     certain_end: float = math.inf
     max_repeats: int = 0
     repeat_span: int = 8
+    repeat_ignores: tuple[int, ...] = ()
     stop_margin: float = 10.0
     enough: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "repeat_ignores", tuple(self.repeat_ignores))
         leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1, "enough": 0}
         for name, least in leasts.items():
             value = getattr(self, name)
@@ -71,6 +76,8 @@ class AttentionOptions:
             raise BadInputError(
                 f"enough={self.enough} hypotheses can never end where nbest={self.nbest or self.beam} are kept"
             )
+        if self.repeat_ignores and not self.max_repeats:
+            raise BadInputError("repeat_ignores changes how repetitions are counted: give max_repeats too")
         for name in ("length_normalisation", "end_margin", "certain_end", "stop_margin"):
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
@@ -84,7 +91,7 @@ class Open(NamedTuple):
     lm: Tensor
     subtracted: Tensor
     labels: Tensor  # (B, K, U), the labels so far
-    repeats: Tensor  # (B, K, span): for each distance d, how long the end of y has equalled y shifted by d
+    repeats: Tensor  # (B, K, ·), what the repetition guards remember
 
     def take(self, index: Tensor) -> Open:
         wide = index[:, :, None]
@@ -125,7 +132,14 @@ class AttentionSearch:
         self.options = options or AttentionOptions()
         self.weights = self.fusion.weights
         self.lm, self.subtracted = self.fusion.scorers(model)
+        self.guards = self._repetition_guards()
         self.rides = isinstance(self.subtracted, InternalLM) and self.subtracted.host is model
+
+    def _repetition_guards(self) -> list[RepetitionGuard]:
+        o, size = self.options, len(self.model.tokens)
+        looks: list[tuple[int, ...]] = [(), o.repeat_ignores] if o.repeat_ignores else [()]
+        guards = [RepetitionGuard(o.max_repeats, o.repeat_span, size, ids, self.model.device) for ids in looks]
+        return guards if o.max_repeats else []
 
     @torch.no_grad()
     def __call__(self, memory: State, limits: Tensor | None = None) -> list[NBest]:
@@ -135,7 +149,7 @@ class AttentionSearch:
         limit = torch.full((B,), self.options.max_length, device=rows[0].device)
         if limits is not None:
             limit = torch.minimum(limit, limits.to(limit.device))
-        open_ = _only_empty(rows[0], K, self.options.repeat_span)
+        open_ = _only_empty(rows[0], K, self.guards)
         ended = _none_ended(rows[0], N)
         order = torch.arange(B, device=rows[0].device)  # which utterance each row of the batch is
         over = torch.zeros_like(order, dtype=torch.bool)
@@ -216,8 +230,7 @@ class AttentionSearch:
             ending = ending.masked_fill((lead < -self.options.end_margin) & (step < limit)[:, None], -torch.inf)
             going_on = going_on.masked_fill(lead > self.options.certain_end, -torch.inf)
         scores = going_on[:, :, None] + gain  # what forbids every label of a hypothesis costs nothing per label
-        if self.options.max_repeats:
-            self._forbid_repeats(scores, open_, step)
+        self._forbid_repeats(scores, open_)
         scores[:, :, self.eos] = ending + end
         return scores
 
@@ -249,7 +262,7 @@ class AttentionSearch:
             (old + new).masked_fill(~alive, 0)
             for old, new in zip((taken.lm, taken.subtracted), lifted[1:], strict=True)
         )
-        repeats = self._count_repeats(taken, labels, step)
+        repeats = self._count_repeats(taken, labels)
         open_ = Open(asr, lm, subtracted, torch.cat([taken.labels, labels[:, :, None]], 2), repeats)
         return open_, ended, parents, labels
 
@@ -310,25 +323,22 @@ class AttentionSearch:
 
     # --- repetition -------------------------------------------------------------------------------------------------
 
-    def _count_repeats(self, taken: Open, labels: Tensor, step: int) -> Tensor:
-        """For each distance d: how many labels up to the new one equal the label d places before them."""
-        if not self.options.max_repeats:
-            return taken.repeats
-        known = min(self.options.repeat_span, step)
-        before = taken.labels[:, :, step - known : step].flip(2)  # the label 1, 2, … places back
-        counts = (taken.repeats[:, :, :known] + 1) * (before == labels[:, :, None])
-        return torch.nn.functional.pad(counts, (0, self.options.repeat_span - known))
+    def _remembered(self, memory: Tensor) -> tuple[Tensor, ...]:
+        """The guards' memory (B, K, ·), guard by guard."""
+        return memory.split([guard.width for guard in self.guards], dim=2)  # type: ignore[no-untyped-call, no-any-return]
 
-    def _forbid_repeats(self, scores: Tensor, open_: Open, step: int) -> None:
-        """Writes −inf for the one label, at each distance d, that would complete one repetition too many."""
-        known, P = min(self.options.repeat_span, step), scores.shape[1]
-        if not known:
-            return
-        limits = torch.arange(1, known + 1, device=scores.device) * self.options.max_repeats
-        too_many = open_.repeats[:, :P, :known] + 1 >= limits
-        before = open_.labels[:, :P, step - known : step].flip(2)
-        held = scores.gather(2, before).masked_fill(too_many, -torch.inf)
-        scores.scatter_reduce_(2, before, held, "amin")  # one label may stand at several distances
+    def _count_repeats(self, taken: Open, labels: Tensor) -> Tensor:
+        """What the repetition guards remember after one more label (B, K)."""
+        if not self.guards:
+            return taken.repeats
+        parts = zip(self.guards, self._remembered(taken.repeats), strict=True)
+        return torch.cat([guard.advance(memory, labels) for guard, memory in parts], 2)
+
+    def _forbid_repeats(self, scores: Tensor, open_: Open) -> None:
+        """Writes −inf for every label that would be one repetition too many."""
+        memories = self._remembered(open_.repeats[:, : scores.shape[1]]) if self.guards else ()
+        for guard, memory in zip(self.guards, memories, strict=True):
+            guard.forbid(scores, memory)
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -354,13 +364,13 @@ class AttentionSearch:
         ]
 
 
-def _only_empty(rows: Tensor, K: int, span: int) -> Open:
+def _only_empty(rows: Tensor, K: int, guards: list[RepetitionGuard]) -> Open:
     B = len(rows)
     zeros = rows.new_zeros(B, K)
     asr = torch.full_like(zeros, -torch.inf)
     asr[:, 0] = 0
     ids = torch.zeros(B, K, 0, dtype=torch.long, device=rows.device)
-    return Open(asr, zeros, zeros, ids, torch.zeros(B, K, span, dtype=torch.long, device=rows.device))
+    return Open(asr, zeros, zeros, ids, torch.cat([ids, *(guard.start(B, K) for guard in guards)], 2))
 
 
 def _none_ended(rows: Tensor, N: int) -> Ended:
