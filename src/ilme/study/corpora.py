@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -12,7 +11,7 @@ from typing import Any
 from ilme.data.normalise import spoken
 from ilme.errors import BadInputError
 
-__all__ = ["CorpusPart", "RecordingsPlan", "Row", "find_file", "manifest_of", "rows_of"]
+__all__ = ["CorpusPart", "RecordingsPlan", "Row", "find_file", "manifest_of", "rows_of", "training_rows"]
 
 
 @dataclass(frozen=True)
@@ -159,12 +158,6 @@ def training_rows(plan: RecordingsPlan, seed: int) -> list[Row]:
     """The training speech: of a length that networks learn well from."""
     found = rows_of(plan, plan.train, seed)
     return [row for row in found if plan.shortest <= row.seconds <= plan.longest]
-
-
-def missing_audio(plan: RecordingsPlan, part: CorpusPart, rows: Sequence[Row]) -> list[str]:
-    """Files of a part that no root holds."""
-    roots = [Path(root) / part.corpus for root in plan.roots]
-    return [row.audio for row in rows if not any((root / row.audio).is_file() for root in roots)]
 
 
 def _row(data: dict[str, Any]) -> Row:
