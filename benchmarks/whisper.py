@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -133,6 +134,8 @@ def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
 
 
 def commit() -> str:
+    if shutil.which("git") is None:
+        return "unknown"
     done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
