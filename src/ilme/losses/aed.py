@@ -17,7 +17,7 @@ from ilme.losses.cross_entropy import linear_cross_entropy
 from ilme.losses.device import kernels_run_on
 from ilme.models.aed import AED, Memory
 
-__all__ = ["aed_loss", "decoder_outputs"]
+__all__ = ["aed_loss", "decoder_outputs", "outputs_loss"]
 
 
 def aed_loss(
@@ -37,10 +37,16 @@ def aed_loss(
         labels: Ids (B, U), padded with any id.
         label_lengths: Labels of each utterance (B,).
         smoothing: Label smoothing.
-        replace: Where the decoder reads its own draw in place of the label, (B, U) bool on the CPU; None:
-        nowhere. recompute: Keep no activations of a decoder step, make them again in the backward pass.
+        replace: Where the decoder reads its own draw in place of the label, (B, U) bool on the CPU; None: nowhere.
+        recompute: Keep no activations of a decoder step, make them again in the backward pass.
     """
-    h = decoder_outputs(model, memory, labels, replace, recompute)
+    return outputs_loss(
+        model, decoder_outputs(model, memory, labels, replace, recompute), labels, label_lengths, smoothing
+    )
+
+
+def outputs_loss(model: AED, h: Tensor, labels: Tensor, label_lengths: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The same from h_dec_1 … h_dec_{U+1} (B, U+1, hidden)."""
     B, W = h.shape[:2]
     steps = torch.arange(W, device=labels.device)
     ends = steps == label_lengths[:, None]

@@ -29,11 +29,8 @@ _MEASURED = 400  # held-out sentences whose perplexity is given for each LM and 
 
 
 def language_stages(config: StudyConfig) -> list[Stage]:
-    words: tuple[str, ...] = ("speech",)
-    read: tuple[str, ...] = ("text", "speech", "tokenizer")
-    if config.recordings.active:  # transcripts are known before any audio is read
-        words, read = ("text",), ("text", "tokenizer")
-    stages = [Stage("tokenizer", lambda study: _tokenizer(study, config), words, {"vocabulary": config.vocabulary})]
+    read = ("text", "tokenizer")
+    stages = [Stage("tokenizer", lambda study: _tokenizer(study, config), ("text",), {"vocabulary": config.vocabulary})]
     for name in lm_names(config):
         plan = config.lm if name in ("target", "mixed") else config.source_lm
         stages.append(
@@ -57,8 +54,7 @@ def lm_names(config: StudyConfig) -> tuple[str, ...]:
 
 def transcripts(study: Study) -> list[str]:
     """The sentences of the training speech, each once: all the text that the E2E models ever see."""
-    recorded = study.folder("text") / "transcripts.txt"
-    return read_lines(recorded if recorded.is_file() else study.folder("speech") / "transcripts.txt")
+    return read_lines(study.folder("text") / "transcripts.txt")
 
 
 def study_tokenizer(study: Study) -> SentencePieceTokenizer:

@@ -2,7 +2,6 @@
 
 train/, held-out/      shards of int16 samples, and sizes, voices and texts beside them; noise comes in training
 DOMAIN-PART/           manifest.jsonl and Opus files: what is decoded here is, byte for byte, what can be bundled
-transcripts.txt        every sentence of the training speech once
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -24,12 +22,11 @@ from ilme.errors import BadInputError
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.speaking import RATE, Job, Part, SetJob, make_utterances, speak_shard
-from ilme.study.texts import read_lines, write_lines
+from ilme.study.texts import read_lines, speakable
 from ilme.train.resident import ResidentAudio
 
 __all__ = ["resident_part", "speech_stage"]
 
-WORDS_A_MINUTE = 165  # of the voices on average; decides how many sentences make an hour
 SHARD = 200  # utterances in a file, made in one go
 SET_JOB = 50  # utterances of a dev or test set made in one go
 
@@ -67,8 +64,8 @@ def resident_part(study: Study, name: str, device: str) -> ResidentAudio:
 
 def _speak(study: Study, config: StudyConfig) -> dict[str, Any]:
     text, folder, plan = study.folder("text"), study.folder("speech"), config.speech
-    chosen = _training_sentences(read_lines(text / "source-train.txt"), config)
-    kept = [s for s in read_lines(text / "source-held-out.txt") if _fits(s, config)][: plan.held_out]
+    chosen = read_lines(text / "spoken.txt")
+    kept = speakable(read_lines(text / "source-held-out.txt"), config)[: plan.held_out]
     parts = [
         Part("train", tuple(chosen), folder / "train"),
         Part("held-out", tuple(kept), folder / "held-out"),
@@ -85,7 +82,6 @@ def _speak(study: Study, config: StudyConfig) -> dict[str, Any]:
     for place, own in sets:
         _write_manifest(place, [row for rows in made[: len(own)] for row in rows])
         made = made[len(own) :]
-    write_lines(folder / "transcripts.txt", list(dict.fromkeys(chosen)))
     sizes = {p.name: sum(_sizes(p.folder)) / RATE / 3600 for p in parts}
     return {
         "hours": round(sizes["train"], 3),
@@ -94,30 +90,6 @@ def _speak(study: Study, config: StudyConfig) -> dict[str, Any]:
         "words": sum(len(s.split()) for s in chosen),
         "set_hours": {name: round(hours, 3) for name, hours in sizes.items() if name != "train"},
     }
-
-
-def _fits(sentence: str, config: StudyConfig) -> bool:
-    return config.text.shortest <= len(sentence.split()) <= config.text.longest
-
-
-def _training_sentences(sentences: Sequence[str], config: StudyConfig) -> list[str]:
-    """Sentences in a drawn order, again from the start for each pass, until they fill the hours."""
-    wanted = config.speech.hours * 60 * WORDS_A_MINUTE
-    speakable = [s for s in sentences if _fits(s, config)]
-    if not speakable:
-        raise BadInputError(
-            f"no training sentence has {config.text.shortest} to {config.text.longest} words; change text.longest"
-        )
-    chosen: list[str] = []
-    words = 0
-    for turn in range(config.speech.passes):
-        order = Random(f"{config.seed}/pass/{turn}").sample(speakable, len(speakable))
-        for sentence in order:
-            if words >= wanted:
-                return chosen
-            chosen.append(sentence)
-            words += len(sentence.split())
-    return chosen
 
 
 def _jobs(part: Part, config: StudyConfig) -> list[Job]:

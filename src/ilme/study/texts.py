@@ -17,13 +17,16 @@ from ilme.errors import BadInputError
 from ilme.study.config import PARTS, DomainText, StudyConfig
 from ilme.study.runner import Stage, Study, file_digest
 
-__all__ = ["domain_file", "read_lines", "text_stage", "write_lines"]
+__all__ = ["domain_file", "read_lines", "speakable", "text_stage", "write_lines"]
 
+WORDS_A_MINUTE = 165  # of the voices on average; decides how many sentences make an hour
 _OPENERS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
 
 def text_stage(config: StudyConfig) -> Stage:
-    """Writes source-train, source-held-out, target-train, target-held-out, and dev and test of both domains (.txt)."""
+    """Writes source-train, source-held-out, target-train, target-held-out, and dev and test of both domains (.txt);
+    spoken.txt, the sentences of the training speech in their order, and transcripts.txt, each of them once.
+    """
     plan = config.text
     digests = {
         f"{domain}-{part}": file_digest(domain_file(where, part))
@@ -34,6 +37,7 @@ def text_stage(config: StudyConfig) -> Stage:
         "files": digests,
         "plan": {k: v for k, v in asdict(plan).items() if k not in ("source", "target")},
         "sets": [config.speech.dev, config.speech.test],
+        "spoken": [config.speech.hours, config.speech.passes],
         "seed": config.seed,
     }
     return Stage("text", lambda study: _choose(study, config), inputs=inputs)
@@ -69,7 +73,7 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
     evaluation: list[str] = []
     for domain, where in (("source", plan.source), ("target", plan.target)):
         for part, count in (("dev", speech.dev), ("test", speech.test)):
-            sentences = _speakable(_sentences(where, part), config)
+            sentences = speakable(_sentences(where, part), config)
             if len(sentences) < count:
                 raise BadInputError(
                     f"{part} of {where.name} has {len(sentences)} sentences of {plan.shortest} to {plan.longest} "
@@ -95,14 +99,37 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
         write_lines(folder / f"{domain}-train.txt", train)
         facts[f"{domain}_words"] = sum(len(s.split()) for s in train)
         facts[f"{domain}_excluded"] = len(found) - len(kept)
+    said = _training_sentences(read_lines(folder / "source-train.txt"), config)
+    write_lines(folder / "spoken.txt", said)
+    write_lines(folder / "transcripts.txt", list(dict.fromkeys(said)))
     return facts
+
+
+def _training_sentences(sentences: Sequence[str], config: StudyConfig) -> list[str]:
+    """Sentences in a drawn order, again from the start for each pass, until they fill the hours."""
+    wanted = config.speech.hours * 60 * WORDS_A_MINUTE
+    fitting = speakable(sentences, config)
+    if not fitting:
+        raise BadInputError(
+            f"no training sentence has {config.text.shortest} to {config.text.longest} words; change text.longest"
+        )
+    chosen: list[str] = []
+    words = 0
+    for turn in range(config.speech.passes):
+        order = Random(f"{config.seed}/pass/{turn}").sample(fitting, len(fitting))
+        for sentence in order:
+            if words >= wanted:
+                return chosen
+            chosen.append(sentence)
+            words += len(sentence.split())
+    return chosen
 
 
 def _sentences(where: DomainText, part: str) -> list[str]:
     return [s for s in (spoken(line) for line in read_lines(domain_file(where, part))) if s]
 
 
-def _speakable(sentences: Sequence[str], config: StudyConfig) -> list[str]:
+def speakable(sentences: Sequence[str], config: StudyConfig) -> list[str]:
     """Different sentences of a length that is spoken, in their order."""
     plan = config.text
     return [s for s in dict.fromkeys(sentences) if plan.shortest <= len(s.split()) <= plan.longest]

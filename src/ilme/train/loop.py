@@ -116,6 +116,8 @@ class Trainer:
             recompute_encoder(objective.model)
         if self.fabric.device.type == "cuda":
             align_lstms(objective.model)
+            if loop.graphs and self.fabric.world_size == 1:
+                objective.record()
         made = make_optimiser(objective.model, optimiser)
         self.wrapped, self.optimiser = self.fabric.setup(objective, made)
         self._inner = getattr(self.optimiser, "optimizer", self.optimiser)

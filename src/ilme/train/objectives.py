@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ilme.errors import BadInputError
-from ilme.losses.aed import aed_loss
+from ilme.losses.aed import decoder_outputs, outputs_loss
 from ilme.losses.cross_entropy import linear_cross_entropy
 from ilme.losses.ctc import ctc_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
@@ -21,6 +21,7 @@ from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
 from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
+from ilme.train.graphs import Body, RecordedBody
 from ilme.train.options import AedOptions, LmOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
@@ -30,6 +31,18 @@ class Objective(nn.Module):
     """Base: `inputs(batch)` are the tensors that `forward` takes; `forward` is the summed loss."""
 
     model: Any
+    recorded: RecordedBody | None = None
+
+    def body(self) -> Body | None:
+        """The part of the forward pass that can be recorded as CUDA graphs; None: there is none."""
+        return None
+
+    def record(self) -> bool:
+        """From now on training passes run from recordings; whether this network has such a part."""
+        body = self.body()
+        if body is not None:
+            self.recorded = RecordedBody(body)
+        return body is not None
 
     def at_step(self, step: int) -> None:
         """Called before each step, for what changes over time."""
@@ -60,15 +73,31 @@ class RnntObjective(Objective):
         if not ctc and model.ctc is not None:
             model.ctc.requires_grad_(False)
 
+    def body(self) -> Body:
+        return _TransducerBody(self.model)
+
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
         model = self.model
-        h, lengths = model.encoder(features, feature_lengths)
-        f, g = model.encoder_head(h), model.predict_all(labels)
+        run = self.recorded if self.recorded is not None and self.training else self.body()
+        h, lengths, f, g = run(features, feature_lengths, labels)
+        labels = _as_wide(labels, g.shape[1] - 1)
         output, blank = model.output, model.tokens.blank
         loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
         if self.ctc and self.training and model.ctc is not None:
             loss = loss + self.ctc * ctc_loss(model.ctc, h, lengths, labels, label_lengths, blank or 0)
         return loss
+
+
+class _TransducerBody(Body):
+    """Encoder and prediction network: h_enc, its lengths, f and g."""
+
+    def __init__(self, model: RNNT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        h, lengths = self.model.encoder(features, lengths)
+        return h, lengths, self.model.encoder_head(h), self.model.predict_all(labels)
 
 
 class AedObjective(Objective):
@@ -91,16 +120,35 @@ class AedObjective(Objective):
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
-        memory = self.model.encode(features, feature_lengths)
-        if not self.training:
-            return aed_loss(self.model, memory, labels, label_lengths)
-        replace = torch.rand(labels.shape) < self.sampling if self.sampling else None
-        loss = aed_loss(self.model, memory, labels, label_lengths, self.options.smoothing, replace, self.recompute)
-        if self.options.ctc and self.model.ctc is not None:
-            frames = torch.isfinite(memory[2]).sum(1)
+        if self.recorded is not None and self.training and not self.sampling:
+            values, frames, h = self.recorded(features, feature_lengths, labels)
+            labels = _as_wide(labels, h.shape[1] - 1)
+        else:
+            replace = torch.rand(labels.shape) < self.sampling if self.sampling and self.training else None
+            values, frames, h = _AttentionBody(self.model, self.recompute)(features, feature_lengths, labels, replace)
+        loss = outputs_loss(self.model, h, labels, label_lengths, self.options.smoothing if self.training else 0.0)
+        if self.options.ctc and self.training and self.model.ctc is not None:
             blank = self.model.tokens.eos or 0
-            loss = loss + self.options.ctc * ctc_loss(self.model.ctc, memory[0], frames, labels, label_lengths, blank)
+            loss = loss + self.options.ctc * ctc_loss(self.model.ctc, values, frames, labels, label_lengths, blank)
         return loss
+
+    def body(self) -> Body:
+        return _AttentionBody(self.model)
+
+
+class _AttentionBody(Body):
+    """Encoder and decoder: h_enc, its lengths, and h_dec_1 … h_dec_{U+1}."""
+
+    def __init__(self, model: AED, recompute: bool = False) -> None:
+        super().__init__()
+        self.model, self.recompute = model, recompute
+
+    def forward(
+        self, features: Tensor, lengths: Tensor, labels: Tensor, replace: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        memory = self.model.encode(features, lengths)
+        h = decoder_outputs(self.model, memory, labels, replace, self.recompute and self.training)
+        return memory[0], torch.isfinite(memory[2]).sum(1), h
 
 
 class LmObjective(Objective):
@@ -135,6 +183,11 @@ class LmObjective(Objective):
             return self.nce(h, model.output.weight, model.output.bias, targets)  # type: ignore[no-any-return]
         smoothing = self.options.smoothing if self.training else 0.0
         return linear_cross_entropy(h, model.output.weight, model.output.bias, targets, smoothing)
+
+
+def _as_wide(labels: Tensor, width: int) -> Tensor:
+    """Labels (B, U) padded to what a recording was made for."""
+    return nn.functional.pad(labels, (0, width - labels.shape[1]))
 
 
 def recompute_encoder(model: Any) -> None:

@@ -1,0 +1,116 @@
+"""The body of a network recorded as CUDA graphs, one for each shape of batch.
+
+LSTM layers and attention decoders are thousands of small kernels, one after another. A fast device waits for the host
+to launch them; a recorded pass is launched at once. A recording has fixed shapes, so batches are padded to a few:
+
+    T up a ladder whose steps are a quarter; for each rung the most rows B (to a multiple of 32; those added have one
+    silent frame) and the most labels U (to a multiple of 8) that have come so far
+
+A shape is recorded when it comes the second time; where a larger one comes, it takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+__all__ = ["Body", "RecordedBody", "pad_batch", "rung"]
+
+ROWS, LABELS = 32, 8
+SHORTEST, STEP = 16, 1.25  # frames of the lowest rung of the ladder, and its steps
+WARM_UP = 2  # passes before the recording, in which kernels are chosen and compiled
+
+Shape = tuple[int, int, int]
+
+
+class Body(nn.Module):
+    """What a network does before its loss: (features, feature lengths, labels) to tensors whose rows are utterances.
+
+    It must not look at values on the host, and a row must not depend on another.
+    """
+
+    def forward(self, features: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        raise TypeError(f"{type(self).__name__} has no forward")
+
+
+def rung(T: int) -> int:
+    """The frames that T frames are padded to."""
+    frames = SHORTEST
+    while frames < T:
+        frames = int(frames * STEP)
+    return frames
+
+
+class RecordedBody:
+    """Runs a body, from recordings where there is one of the shape.
+
+    Args:
+        body: What is run; its weights may change in place between passes, but not move.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self._shapes: dict[int, Shape] = {}
+        self._recorded: dict[int, Any] = {}
+
+    @property
+    def recordings(self) -> int:
+        return len(self._recorded)
+
+    def __call__(self, features: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """What the body gives, with labels and frames padded further; rows that were added are cut off again."""
+        B, T, _ = features.shape
+        frames = rung(T)
+        known = self._shapes.get(frames, (0, frames, 0))
+        shape = (max(known[0], _up(B, ROWS)), frames, max(known[2], _up(labels.shape[1], LABELS)))
+        inputs = pad_batch(features, lengths, labels, shape)
+        if shape != known:
+            self._shapes[frames] = shape
+            self._recorded.pop(frames, None)
+            return _rows(self.body(*inputs), B)
+        if frames not in self._recorded:
+            self._recorded[frames] = _record(self.body, inputs)
+        return _rows(self._recorded[frames](*inputs), B)
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def pad_batch(features: Tensor, lengths: Tensor, labels: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (B, T, D), lengths (B,) and labels (B, U), padded to (B', T', U'); added rows have one frame."""
+    B, T, U = shape
+    rows = B - len(features)
+    return (
+        pad(features, (0, 0, 0, T - features.shape[1], 0, rows)),
+        pad(lengths, (0, rows), value=1),
+        pad(labels, (0, U - labels.shape[1], 0, rows)),
+    )
+
+
+def _rows(outputs: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
+    return tuple(x[:count] for x in outputs)
+
+
+def _record(body: Body, inputs: tuple[Tensor, ...]) -> Any:
+    """A callable that replays the forward pass, and the backward pass when it is due."""
+    device = inputs[0].device.type
+    kept = torch.autocast(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), False)
+    with kept:  # weights are brought to 16 bits inside the recording, each time
+        return torch.cuda.make_graphed_callables(
+            _Named(body), tuple(x.clone() for x in inputs), num_warmup_iters=WARM_UP, allow_unused_input=True
+        )
+
+
+class _Named(nn.Module):
+    """The body under a module of its own, since recording changes a module."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.body(*inputs)  # type: ignore[no-any-return]

@@ -1,0 +1,84 @@
+"""Recorded passes: padding changes nothing that counts, and on a CUDA device a replay gives the eager gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ilme.errors import BadInputError
+from ilme.models.aed import AED
+from ilme.models.aed import PRESETS as AEDS
+from ilme.models.encoder import EncoderConfig
+from ilme.models.rnnt import PRESETS as RNNTS
+from ilme.models.rnnt import RNNT
+from ilme.testing import numbered_tokens
+from ilme.train.graphs import RecordedBody, pad_batch, rung
+from ilme.train.objectives import AedObjective, Objective, RnntObjective
+from ilme.train.options import AedOptions, LoopOptions
+
+ENCODER = EncoderConfig(features=24, hidden=16, layers=2, bidirectional=True, projection=24, dropout=0.0)
+
+
+def small_objective(kind: str) -> Objective:
+    torch.manual_seed(0)
+    if kind == "rnnt":
+        config = replace(RNNTS["tiny"], encoder=ENCODER, ctc=True, dropout=0.0)
+        return RnntObjective(RNNT(config, numbered_tokens(7, "transducer")), ctc=0.5)
+    config = replace(AEDS["tiny"], encoder=ENCODER, ctc=True, dropout=0.0)
+    return AedObjective(AED(config, numbered_tokens(7, "attention")), AedOptions(ctc=0.5))
+
+
+def batch(B: int, T: int, U: int, seed: int) -> tuple[torch.Tensor, ...]:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2 * U + 2, T + 1, (B,), generator=draw)
+    lengths[0] = T
+    labels = torch.randint(1, 7, (B, U), generator=draw)
+    label_lengths = torch.randint(1, U + 1, (B,), generator=draw)
+    return torch.randn(B, T, 24, generator=draw), lengths, labels, label_lengths
+
+
+def test_the_ladder_is_sparse_and_never_too_short() -> None:
+    rungs = {rung(T) for T in range(1, 400)}
+    assert all(rung(T) >= T for T in range(1, 400)) and len(rungs) <= 16
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_padding_changes_no_row(kind: str) -> None:
+    objective = small_objective(kind).eval()
+    body = objective.body()
+    assert body is not None
+    features, lengths, labels, _ = batch(3, 20, 4, seed=1)
+    plain = body(features, lengths, labels)
+    padded = body(*pad_batch(features, lengths, labels, (32, rung(20), 8)))
+    torch.testing.assert_close(padded[1][:3], plain[1])
+    for i, frames in enumerate(plain[1].tolist()):
+        torch.testing.assert_close(padded[0][i, :frames], plain[0][i, :frames], rtol=1e-4, atol=1e-5)
+    for a, b in zip(padded[2:], plain[2:], strict=True):
+        torch.testing.assert_close(a[:3, : b.shape[1]], b, rtol=1e-4, atol=1e-5)
+
+
+def test_options_that_exclude_each_other() -> None:
+    with pytest.raises(BadInputError, match="graphs"):
+        LoopOptions(graphs=True, accumulate=2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_a_replay_gives_the_eager_loss_and_gradients(kind: str) -> None:
+    eager, recorded = (small_objective(kind).cuda().train() for _ in range(2))
+    assert recorded.record() and isinstance(recorded.recorded, RecordedBody)
+    for seed in range(6):
+        inputs = [x.cuda() for x in batch(3 + seed % 2, 20 - seed % 3, 4, seed)]
+        losses = []
+        for objective in (eager, recorded):
+            objective.zero_grad()
+            losses.append(objective(*inputs))
+            losses[-1].backward()
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-3)
+        for (name, a), (_, b) in zip(recorded.named_parameters(), eager.named_parameters(), strict=True):
+            assert a.grad is not None and b.grad is not None, name
+            scale = float(b.grad.abs().max())
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-2, atol=1e-2 * max(scale, 1e-3), msg=name)
+    assert recorded.recorded.recordings
