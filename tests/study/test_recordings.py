@@ -149,7 +149,7 @@ def test_joined_utterances_are_neighbours() -> None:
 
 def test_archives_are_a_root(corpora: Path, tmp_path: Path) -> None:
     config = config_of(corpora)
-    archives = gather(config, tmp_path / "part", [0.2, 0.05])
+    archives = gather(config, tmp_path / "part", [0.08, 0.04])
     assert len(archives) > 2 and archives[0] == tmp_path / "part-1" / "recordings.zip"
     for archive in archives:
         zipfile.ZipFile(archive).extractall(tmp_path / "root")

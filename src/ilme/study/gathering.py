@@ -57,7 +57,7 @@ def _open(folder: Path, number: int) -> zipfile.ZipFile:
 
 def _stored_size(path: Path) -> int:
     size = path.stat().st_size
-    return _OVERHEAD + (size if path.suffix in _PACKED else size // 2)
+    return _OVERHEAD + (size if path.suffix in _PACKED else size // 4)
 
 
 def _files(config: StudyConfig) -> Iterator[tuple[str, Path]]:
