@@ -94,6 +94,19 @@ def test_accumulation_gives_the_gradient_of_the_joined_batch(tmp_path: Path) -> 
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
+def test_enlarging_the_loss_for_the_backward_pass_changes_no_update(tmp_path: Path) -> None:
+    plain, enlarged = make_trainer(tmp_path / "a", steps=2), make_trainer(tmp_path / "b", steps=2)
+    enlarged.enlarged = 1024.0
+    results = []
+    for trainer in (plain, enlarged):
+        trainer.progress.step = 1
+        done = trainer._step(endless(trainer.source))
+        weights = torch.cat([p.detach().flatten() for p in trainer.objective.model.parameters()])
+        results.append((torch.tensor([done.loss, done.gradient]), weights))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_writes_perplexity_and_draws_its_curves(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, steps=4, ilm_every=2, log_every=2, tensorboard=True)
     _, labels = utterances()

@@ -29,6 +29,7 @@ from ilme.train.sources import BatchSource
 __all__ = ["Course", "fresh_network", "network_config", "options_of", "run_course"]
 
 PROBE = 60  # steps that a pace is measured from, of which the first third warms up
+RECORDING = 120  # further steps first, where passes are recorded as CUDA graphs
 _SHARE = 0.97  # of the time planned that steps are planned for; evaluations take the rest
 
 Options = TypeVar("Options")
@@ -155,16 +156,17 @@ def _pace(folder: Path, course: Course) -> float:
     """Seconds a step, measured on a throw-away copy of the network."""
     shutil.rmtree(folder, ignore_errors=True)
     plain = replace(course, held_out=lambda: (), perplexity=None, export=lambda model: None)
-    loop = replace(
-        _loop(course), steps=PROBE, log_every=PROBE // 3, save_every=PROBE, evaluate_every=10 * PROBE, ilm_every=0
-    )
+    loop = _loop(course)
+    first, last = PROBE // 3, PROBE
+    if loop.graphs:
+        first, last = first + RECORDING, last + RECORDING
+    loop = replace(loop, steps=last, log_every=PROBE // 3, save_every=last, evaluate_every=10 * last, ilm_every=0)
     trainer = _trainer(folder, plain, loop)
     trainer.held_out = None
     began = time.monotonic()
     trainer.run()
     at = {row["step"]: row["seconds"] for row in read_metrics(folder / "metrics.jsonl") if "seconds" in row}
     shutil.rmtree(folder, ignore_errors=True)
-    first, last = at.get(PROBE // 3), at.get(PROBE)
-    if first is None or last is None:
-        return (time.monotonic() - began) / PROBE
-    return max(1e-4, float(last - first) / (PROBE - PROBE // 3))
+    if first not in at or last not in at:
+        return (time.monotonic() - began) / last
+    return max(1e-4, float(at[last] - at[first]) / (last - first))

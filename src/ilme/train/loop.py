@@ -33,6 +33,10 @@ from ilme.train.sources import BatchSource, endless
 
 __all__ = ["Trainer", "TrainingStoppedError", "make_fabric"]
 
+# cuDNN's LSTM computes in float16 under mixed precision, whose smallest number is 6e-8; the gradient that a frame gets
+# from a loss per unit is smaller than that. So the loss is enlarged for the backward pass, and the gradients shrunk.
+ENLARGED = 1024.0
+
 
 class TrainingStoppedError(IlmeError):
     """Training cannot go on; the message says why and what is saved."""
@@ -124,6 +128,8 @@ class Trainer:
         self._names = {id(p): name for name, p in objective.model.named_parameters()}
         self._trained = [p for p in objective.model.parameters() if p.requires_grad]
         self.average = MovingAverage(objective.model, loop.average) if loop.average else None
+        mixed = self.fabric.device.type == "cuda" and loop.precision != "fp32"
+        self.enlarged = ENLARGED if mixed else 1.0
         self.snapshots = Snapshots(out, loop.keep)
         self.progress = Progress(seed=loop.seed)
         self._stop_asked = False
@@ -243,8 +249,11 @@ class Trainer:
             last = i + 1 == len(drawn)
             with self.fabric.no_backward_sync(self.wrapped, enabled=not last):
                 loss: Tensor = self.wrapped(*self.objective.inputs(batch)) * scale
-                self.fabric.backward(loss)
+                self.fabric.backward(loss * self.enlarged)
             total += loss.detach()
+            del loss  # nothing of this pass may be alive when the next one is recorded as a graph
+        if self.enlarged != 1:
+            torch._foreach_div_([p.grad for p in self._trained if p.grad is not None], self.enlarged)
         norm = torch.nn.utils.clip_grad_norm_(self._trained, self.rates.clip or math.inf)
         seen = torch.tensor(sum(b.seconds for b in drawn) / 3600, device=self.fabric.device, dtype=torch.float64)
         bad_here = not math.isfinite(float(total)) if self.fabric.world_size > 1 else False
