@@ -105,7 +105,7 @@ class NetworkPlan:
         batch: Seconds of audio in a batch, or tokens of text.
         loop: Fields of LoopOptions. With `minutes` and no `steps`, as many steps are planned as fit the time.
         optimiser: Fields of OptimiserOptions.
-        loss: Fields of AedOptions or LmOptions; for the RNN-T `ctc`, the weight of an auxiliary CTC loss.
+        loss: Fields of RnntOptions, AedOptions or LmOptions.
         masks: Fields of SpecAugment; null leaves the features as they are.
         encoder_from: The other network (`rnnt` or `aed`), trained first, whose encoder this one's starts from.
     """

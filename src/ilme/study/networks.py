@@ -24,7 +24,7 @@ from ilme.study.training import Course, fresh_network, network_config, options_o
 from ilme.train.monitor import internal_lm_perplexity
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
 from ilme.train.optimiser import start_from
-from ilme.train.options import AedOptions, WarmStart
+from ilme.train.options import AedOptions, RnntOptions, WarmStart
 from ilme.train.resident import ResidentNoise, ResidentSource
 
 __all__ = ["network_stages", "training_noise"]
@@ -133,7 +133,8 @@ def _objective(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan, 
     if plan.encoder_from:
         start_from(network, WarmStart(str(study.folder(plan.encoder_from) / "model.safetensors"), ("encoder.*",)))
     if kind == "rnnt":
-        return RnntObjective(network, float(plan.loss.get("ctc", 0.0)))
+        loss = options_of(RnntOptions, plan.loss, "loss")
+        return RnntObjective(network, loss.ctc, loss.listen)
     return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))
 
 

@@ -22,6 +22,7 @@ from ilme.models.aed import AED
 from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
 from ilme.train.graphs import Body, RecordedBody
+from ilme.train.joint_start import check_joint, start_joint
 from ilme.train.options import AedOptions, LmOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
@@ -63,11 +64,15 @@ class RnntObjective(Objective):
         model: The network; it needs its CTC layer (model.ctc) where `ctc` is not 0.
         ctc: Weight of the auxiliary CTC loss. A transducer first learns to predict labels without listening; CTC makes
             the encoder find alignments at once.
+        listen: Steps at the start in which CTC alone is trained; the joint network then starts from its layer.
     """
 
-    def __init__(self, model: RNNT, ctc: float = 0.0) -> None:
+    def __init__(self, model: RNNT, ctc: float = 0.0, listen: int = 0) -> None:
         super().__init__()
-        self.model, self.ctc = model, ctc
+        self.model, self.ctc, self.listen = model, ctc, listen
+        self.listening = False
+        if listen:
+            check_joint(model)
         if ctc and model.ctc is None:
             raise BadInputError("an auxiliary CTC loss needs the network's CTC layer: set model.ctc=true")
         if not ctc and model.ctc is not None:
@@ -76,11 +81,18 @@ class RnntObjective(Objective):
     def body(self) -> Body:
         return _TransducerBody(self.model)
 
+    def at_step(self, step: int) -> None:
+        self.listening = step <= self.listen
+        if self.listen and step == self.listen + 1:
+            start_joint(self.model)
+
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
         model = self.model
         run = self.recorded if self.recorded is not None and self.training else self.body()
         h, lengths, f, g = run(features, feature_lengths, labels)
         labels = _as_wide(labels, g.shape[1] - 1)
+        if self.listening and self.training and model.ctc is not None:
+            return ctc_loss(model.ctc, h, lengths, labels, label_lengths, model.tokens.blank or 0)
         output, blank = model.output, model.tokens.blank
         loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
         if self.ctc and self.training and model.ctc is not None:

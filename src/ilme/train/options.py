@@ -115,13 +115,17 @@ class RnntOptions:
 
     Attributes:
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
+        listen: Steps at the start in which CTC alone is trained; the joint network then starts from its layer.
     """
 
     ctc: float = 0.0
+    listen: int = 0
 
     def __post_init__(self) -> None:
-        if self.ctc < 0:
-            raise BadInputError(f"rnnt.ctc={self.ctc} must not be negative")
+        if self.ctc < 0 or self.listen < 0:
+            raise BadInputError(f"rnnt.ctc={self.ctc} and rnnt.listen={self.listen} must not be negative")
+        if self.listen and not self.ctc:
+            raise BadInputError("rnnt.listen trains CTC first, and rnnt.ctc=0 leaves it out: give it a weight")
 
 
 @dataclass(frozen=True)

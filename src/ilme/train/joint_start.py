@@ -1,0 +1,73 @@
+"""A transducer's joint network that starts from what its CTC layer has learnt.
+
+A fresh joint network learns text first and may not listen for long, though its encoder is good: predicting the next
+label from the last ones is easier than finding where it is spoken. CTC cannot do that, and learns alignments at once.
+So CTC is trained first, and the joint network then begins as its copy:
+
+    f_v = s (W_ctc h + b_ctc)_v,    z_v = tanh(f_v + g_v) / s ≈ (W_ctc h + b_ctc)_v    for v < V, while g is small
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ilme.errors import BadInputError
+from ilme.models.rnnt import RNNT
+
+__all__ = ["check_joint", "start_joint"]
+
+SCALE = 0.12  # s: logits of ±8 lie where tanh is not yet flat
+OTHERS = 0.1  # what is left of the output layer's first, random weights
+TEXT = 0.3  # and of the prediction network's last layer, so that g starts small
+
+
+def check_joint(model: RNNT) -> None:
+    """Refuses a network whose joint dimension cannot hold a copy of the CTC layer."""
+    if model.ctc is None:
+        raise BadInputError("rnnt.listen needs the network's CTC layer: set model.ctc=true")
+    if model.config.joint < len(model.tokens):
+        raise BadInputError(
+            f"rnnt.listen starts the joint network from the CTC layer: model.joint={model.config.joint} must be at "
+            f"least the {len(model.tokens)} output units"
+        )
+
+
+@torch.no_grad()
+def start_joint(model: RNNT) -> None:
+    """Sets the joint network so that it gives about the logits of the CTC layer, whatever the labels so far are."""
+    check_joint(model)
+    if model.ctc is None:
+        return
+    V = len(model.tokens)
+    narrow, wide = _linear(model.encoder_head[1]), _linear(model.encoder_head[2])
+    _set_product(narrow, wide, SCALE * model.ctc.weight)
+    wide.bias[:V] = SCALE * model.ctc.bias
+    model.output.weight.mul_(OTHERS)
+    model.output.weight[:, :V] += torch.eye(V, device=model.device) / SCALE
+    model.output.bias.zero_()
+    text = _linear(model.prediction_head[2])
+    text.weight.mul_(TEXT)
+    text.bias.zero_()
+
+
+def _linear(layer: nn.Module) -> nn.Linear:
+    if not isinstance(layer, nn.Linear):
+        raise BadInputError(f"a joint network is started while its layers are plain, not {type(layer).__name__}")
+    return layer
+
+
+def _set_product(narrow: nn.Linear, wide: nn.Linear, product: torch.Tensor) -> None:
+    """wide[:V] · narrow = product (V, E), or its best approximation where the layer between them is narrower."""
+    V, E = product.shape
+    P = narrow.out_features
+    narrow.bias.zero_()
+    wide.weight[:V] = 0.0
+    if P >= E:
+        narrow.weight.copy_(torch.eye(P, E, device=product.device))
+        wide.weight[:V, :E] = product
+        return
+    U, S, Vh = torch.linalg.svd(product.float(), full_matrices=False)
+    rank = min(P, len(S))
+    narrow.weight[:rank] = Vh[:rank].to(product.dtype)
+    wide.weight[:V, :rank] = (U[:, :rank] * S[:rank]).to(product.dtype)

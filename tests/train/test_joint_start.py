@@ -1,0 +1,96 @@
+"""A joint network that starts from the CTC layer: about the same logits, at the right step, and it listens sooner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ilme.errors import BadInputError
+from ilme.models.rnnt import PRESETS, RNNT
+from ilme.testing import numbered_tokens
+from ilme.train.joint_start import start_joint
+from ilme.train.objectives import RnntObjective
+from ilme.train.options import RnntOptions
+from tests.train.tiny import WIDTH, V, utterances
+
+
+def network(**changes: object) -> RNNT:
+    torch.manual_seed(0)
+    config = replace(PRESETS["tiny"], ctc=True, **changes)  # type: ignore[arg-type]
+    return RNNT(config, numbered_tokens(V, "transducer"))
+
+
+def batch(count: int = 20) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    features, labels = utterances(count)
+    rows = [torch.tensor(row) for row in labels]
+    return (
+        pad_sequence(features, batch_first=True),
+        torch.tensor([len(x) for x in features]),
+        pad_sequence(rows, batch_first=True),
+        torch.tensor([len(row) for row in rows]),
+    )
+
+
+@pytest.mark.parametrize("projection", [48, 64, 20])
+def test_logits_are_those_of_the_ctc_layer(projection: int) -> None:
+    """Through a layer as wide as the encoder, wider, and narrower (rank 12 fits in 20)."""
+    model = network(projection=projection).eval()
+    assert model.ctc is not None
+    start_joint(model)
+    h = torch.randn(5, 7, 48)
+    h = torch.nn.functional.layer_norm(h, (48,))
+    with torch.no_grad():
+        expected = model.ctc(h)
+        found = model.join(model.encoder_head(h), torch.zeros(model.config.joint))
+    assert (found - expected).abs().max() < 0.2 * expected.abs().max()
+    assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
+
+
+def test_it_happens_once_after_the_steps_of_listening() -> None:
+    model = network()
+    objective = RnntObjective(model, ctc=0.3, listen=2).train()
+    first = model.output.weight.clone()
+    for step in (1, 2):
+        objective.at_step(step)
+        objective(*batch(4)).backward()
+        assert model.output.weight.grad is None and model.ctc.weight.grad is not None  # type: ignore[union-attr]
+    assert torch.equal(model.output.weight, first)
+    objective.at_step(3)
+    started = model.output.weight.clone()
+    assert not torch.equal(started, first)
+    objective(*batch(4)).backward()
+    assert model.output.weight.grad is not None
+    objective.at_step(4)
+    assert torch.equal(model.output.weight, started)
+
+
+def test_it_listens_sooner() -> None:
+    """The same network, data and number of steps; the loss without the auxiliary part."""
+    found = {}
+    for listen in (0, 40):
+        model = network()
+        objective = RnntObjective(model, ctc=0.3, listen=listen)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        data = batch()
+        for step in range(1, 81):
+            objective.train().at_step(step)
+            optimiser.zero_grad()
+            (objective(*data) / 20).backward()
+            optimiser.step()
+        with torch.no_grad():
+            found[listen] = float(objective.eval()(*data)) / 20
+    assert found[40] < found[0]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"joint=8 must be at least the 12"):
+        RnntObjective(network(joint=8), ctc=0.3, listen=5)
+    with pytest.raises(BadInputError, match="needs the network's CTC layer"):
+        RnntObjective(RNNT(PRESETS["tiny"], numbered_tokens(V, "transducer")), listen=5)
+    with pytest.raises(BadInputError, match=r"rnnt\.ctc=0 leaves it out"):
+        RnntOptions(listen=5)
+    assert PRESETS["tiny"].encoder.features == WIDTH
