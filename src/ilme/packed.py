@@ -128,12 +128,17 @@ class PackedLSTMStack(LSTMStack):
             self._pack()
         (h, c), H = state, self.hidden
         new_h, new_c = torch.empty_like(h), torch.empty_like(c)
-        parents, of = distinct_rows(h)
+        siblings = distinct_rows(h) if carried is None else distinct_rows(h, carried)
+        if siblings is not None:
+            parents, of = siblings
+            h, carried = h.index_select(0, parents), None if carried is None else carried.index_select(0, parents)
         for layer, (from_input, from_state) in enumerate(self.products):
-            gates = product_of_distinct(from_input, x) if layer == 0 else from_input(x)
-            if layer == 0 and carried is not None:  # W (x + carried), each of the two in its own few distinct rows
-                gates = gates + product_of_distinct(from_input, carried)
-            gates = gates.add_(from_state(h[parents, layer]).index_select(0, of)).sigmoid_()
+            shared = from_state(h[:, layer])
+            if layer == 0 and carried is not None:  # W (x + carried) = W x + W carried
+                shared += product_of_distinct(from_input, carried)
+            gates = shared if siblings is None else shared.index_select(0, of)
+            gates += product_of_distinct(from_input, x) if layer == 0 else from_input(x)
+            gates.sigmoid_()
             enter, forget, candidate, leave = gates.split(H, 1)  # type: ignore[no-untyped-call]
             # c' = f c + i (2σ − 1),   h' = o tanh(c') = 2 o σ(2c') − o
             cell = torch.mul(forget, c[:, layer]).addcmul_(enter, candidate, value=2.0).sub_(enter)
@@ -170,8 +175,11 @@ class PackedLSTMStack(LSTMStack):
 
 def product_of_distinct(product: Product, x: Tensor) -> Tensor:
     """product(x), equal rows computed once."""
-    rows, of = distinct_rows(x)
-    return product(x) if len(rows) == len(x) else product(x[rows]).index_select(0, of)
+    found = distinct_rows(x)
+    if found is None:
+        return product(x)
+    rows, of = found
+    return product(x.index_select(0, rows)).index_select(0, of)
 
 
 def packed_product(weight: Tensor, bias: Tensor | None, format: Format) -> Product:

@@ -196,10 +196,13 @@ class LocationAttention(nn.Module):
         queries = (2 * query).view(B * K, A)
         for b in range(B):
             own = slice(b * K, (b + 1) * K)
-            rows, of = distinct_rows(previous[own])
-            moved = None if self.filters is None else self.filters(previous[own][rows][:, None]).transpose(1, 2)
-            places = of.tolist()
-            for parent in range(len(rows)):
+            looked = previous[own]
+            siblings = distinct_rows(looked)
+            looked, places = (
+                (looked, list(range(K))) if siblings is None else (looked[siblings[0]], siblings[1].tolist())
+            )
+            moved = None if self.filters is None else self.filters(looked[:, None]).transpose(1, 2)
+            for parent in range(len(looked)):
                 # 2 (W_k h_enc + W_f (F ∗ a))
                 if moved is None or self.location is None:
                     torch.mul(keys[b], 2, out=unasked)

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 __all__ = ["distinct_rows"]
 
-AS_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
+FEW = 8  # below this many rows nothing is gained by looking
 
 
-def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows (m,) of x (n, …) that equal no earlier one, and which of those m each row (n,) equals.
+def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The rows (m,) of the given parts (n, …) that equal no earlier one, and which of those m each row (n,) equals.
 
-    Candidates are rows whose bits have the same sum; whether they are equal is then checked. Where it cannot be told
-    without waiting for the device (CUDA) every row counts as distinct.
+    None where no two rows are equal, or where it cannot be told without waiting for the device (CUDA). Candidates are
+    rows with the same product Σ_i √i x_i; whether they are equal is then checked.
     """
-    rows = x.flatten(1)
-    every = torch.arange(len(rows), device=x.device)
-    if len(rows) < 2 or rows.is_cuda:
-        return every, every
-    sums = rows.view(AS_INTEGERS[rows.element_size()]).sum(1)
-    values, of = sums.unique(return_inverse=True)
-    if len(values) == len(rows):
-        return every, every
-    first = every.new_full((len(values),), len(rows)).scatter_reduce_(0, of, every, "amin")
-    if not torch.equal(rows.index_select(0, first.index_select(0, of)), rows):
-        return every, every
+    n = len(parts[0])
+    if n < FEW or parts[0].is_cuda:
+        return None
+    rows = [part.flatten(1) for part in parts]
+    keys = [torch.linalg.vecdot(part, _square_roots(part.shape[1], part.dtype)) for part in rows]
+    values, of = sum(keys[1:], keys[0]).unique(return_inverse=True)
+    if len(values) == n:
+        return None
+    first = of.new_full((len(values),), n).scatter_reduce_(0, of, torch.arange(n), "amin")
+    like = first.index_select(0, of)
+    if not all(torch.equal(part.index_select(0, like), part) for part in rows):
+        return None
     return first, of
+
+
+@cache
+def _square_roots(width: int, dtype: torch.dtype) -> Tensor:
+    return torch.arange(1, width + 1, dtype=torch.float64).sqrt().to(dtype)

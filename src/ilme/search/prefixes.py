@@ -37,11 +37,13 @@ class Lane:
         start: n to (outputs, states) of n empty sequences.
         step: Labels and states to (outputs, states) of the sequences one label longer.
         slots: Slots in all.
+        blank: For a language model whose least score is asked for: the unit that is none of its labels.
     """
 
-    def __init__(self, start: Start, step: Step, slots: int) -> None:
+    def __init__(self, start: Start, step: Step, slots: int, blank: int | None = None) -> None:
         output, state = start(1)
-        self.step = step
+        self.step, self.blank = step, blank
+        self.least = _least(output, blank).expand(slots).clone()
         self.output = output.expand(slots, *output.shape[1:]).clone()
         self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
         self.stale = torch.zeros(slots, dtype=torch.bool, device=output.device)
@@ -66,6 +68,11 @@ class Lane:
                 self._write(stale, output, state)
         return self.output.index_select(0, slots)
 
+    def least_of(self, slots: Tensor, labels: Tensor) -> Tensor:
+        """The least score (n,) that any label has in the given slots."""
+        self.read(slots[self.stale[slots]], labels)
+        return self.least.index_select(0, slots)
+
     def _refresh_all(self, slots: Tensor, labels: Tensor) -> None:
         stale = self.stale[slots]
         old_state = map_tensors(lambda x: x[slots], self.state)
@@ -78,6 +85,8 @@ class Lane:
 
     def _write(self, slots: Tensor, output: Tensor, state: State) -> None:
         self.output.index_copy_(0, slots, output.to(self.output.dtype))
+        if self.blank is not None and not slots.is_cuda:
+            self.least.index_copy_(0, slots, _least(output, self.blank).to(self.least.dtype))
         map_tensors(lambda x, new: x.index_copy_(0, slots, new.to(x.dtype)), self.state, state)
         self.stale.index_fill_(0, slots, False)
 
@@ -85,10 +94,11 @@ class Lane:
 class RidingLane:
     """A lane that is a function of another lane's output: an internal LM on its host's prediction network."""
 
-    def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor]) -> None:
-        self.host, self.rows = host, rows
+    def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor], blank: int) -> None:
+        self.host, self.rows, self.blank = host, rows, blank
         first = rows(host.output[:1])
         self.output = first.expand(len(host.output), first.shape[1]).clone()
+        self.least = _least(first, blank).expand(len(host.output)).clone()
         self.stale = torch.zeros_like(host.stale)
         self.grown = False
 
@@ -100,9 +110,17 @@ class RidingLane:
         stale = slots if slots.is_cuda else slots[self.stale[slots]]
         if len(stale) and self.grown:
             self.grown = not slots.is_cuda  # a read covers the whole beam on CUDA, some of it on CPU
-            self.output.index_copy_(0, stale, self.rows(self.host.read(stale, labels)))
+            rows = self.rows(self.host.read(stale, labels))
+            self.output.index_copy_(0, stale, rows)
+            if not slots.is_cuda:
+                self.least.index_copy_(0, stale, _least(rows, self.blank))
             self.stale.index_fill_(0, stale, False)
         return self.output.index_select(0, slots)
+
+    def least_of(self, slots: Tensor, labels: Tensor) -> Tensor:
+        """The least score (n,) that any label has in the given slots."""
+        self.read(slots[self.stale[slots]], labels)
+        return self.least.index_select(0, slots)
 
 
 class PrefixPool:
@@ -166,3 +184,12 @@ class PrefixPool:
 
 def _where(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(condition.view(-1, *[1] * (new.dim() - 1)), new.to(old.dtype), old)
+
+
+def _least(rows: Tensor, blank: int | None) -> Tensor:
+    """The least number (n,) of each row (n, V), the blank's left out."""
+    if blank is None or rows.shape[1] <= blank:
+        return rows.flatten(1).amin(1)
+    rows = rows.clone()
+    rows[:, blank] = torch.inf
+    return rows.amin(1)

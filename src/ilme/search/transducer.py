@@ -29,6 +29,7 @@ from ilme.search.prefixes import EMPTY, Lane, PrefixPool, RidingLane, extend_has
 
 __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
 
+ROUNDING = 1e-6  # by which a bound may be wrong, relative to the scores
 WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
 
 
@@ -146,9 +147,10 @@ class TransducerStream:
 
     def _lane(self, scorer: TokenScorer, slots: int) -> Lane | RidingLane:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
+        blank = int(self.search.model.tokens.blank or 0)
         if isinstance(scorer, InternalLM) and scorer.host is self.search.model:
-            return RidingLane(self.g, scorer.ride)  # type: ignore[attr-defined]
-        return Lane(scorer.start, scorer.score, slots)
+            return RidingLane(self.g, scorer.ride, blank)  # type: ignore[attr-defined]
+        return Lane(scorer.start, scorer.score, slots, blank)
 
     @torch.no_grad()
     def feed(self, f: Tensor, lengths: Tensor | None = None) -> None:
@@ -235,17 +237,25 @@ class TransducerStream:
     def _promising(self, beam: Beam, rows: Tensor, logp: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
         """The rows with a label that may pass the floor, judged without the external LM: log P_T ≤ 0 only lowers it.
 
-        On most frames there is none, and neither the LM nor a sort over the vocabulary is needed.
+            score(y v) − score(y) − β ≤ log P(v | t, y) − μ log P_S(v | y) ≤ max_v log P − μ min_v log P_S
+
+        On most frames the second bound leaves none: no row of P_S, no LM and no sort over the vocabulary is needed.
         """
-        upper = logp
-        if self.weights.subtracted:
-            rival = self.subtracted.read(beam.slot.flatten()[rows], self.pool.labels)
-            upper = torch.add(logp, rival, alpha=-self.weights.subtracted)
-        upper[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
-        bound = self.total(beam).flatten()[rows] + upper.amax(1) + self.weights.length
-        keep = (bound >= floor.flatten()[rows // beam.path.shape[1]]).nonzero().squeeze(1)
+        slots = beam.slot.flatten()[rows]
+        logp[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
+        needed = floor.flatten()[rows // beam.path.shape[1]] - self.total(beam).flatten()[rows] - self.weights.length
+        needed = needed - ROUNDING * (1 + needed.abs())
+        bound, mu = logp.amax(1), self.weights.subtracted
+        if mu:
+            bound = bound - mu * self.subtracted.least_of(slots, self.pool.labels)
+        keep = (bound >= needed).nonzero().squeeze(1)
+        if mu and len(keep):
+            rival = self.subtracted.read(slots[keep], self.pool.labels)
+            upper = torch.add(logp[keep], rival, alpha=-mu)
+            upper[:, self.search.model.tokens.blank] = -torch.inf
+            keep = keep[upper.amax(1) >= needed[keep]]
         if len(keep):  # the LM reads the whole beam at once: a few rows cost nearly as much as all of them
-            self.lm.read(beam.slot.flatten()[rows], self.pool.labels)
+            self.lm.read(slots, self.pool.labels)
         return rows[keep], logp[keep]
 
     def _join(
