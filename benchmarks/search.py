@@ -7,12 +7,18 @@ Networks of the paper's size (RNN-T 2×LSTM-1024 and joint 1024, AED 2×LSTM-128
 2×LSTM-2048, vocabulary 4000), 334 encoder frames, encoder not counted. Cost is the program's own CPU time on one
 thread. A peer is a Python interpreter that has it installed; see docs/performance-decoding.md. Every hypothesis found
 by any system is scored again exactly, in float32, so that a faster search cannot hide a worse result.
+
+The methods take turns: no LM, SF, ILME on one utterance (or batch), then on the next, then all of it again, so that
+what else the machine does falls on all of them alike. A row's cost is the mean over utterances of the least CPU time;
+ILME's excess over SF is the median over all pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,7 +28,7 @@ from pathlib import Path
 
 import torch
 import workload
-from timing import fastest, forget_peak, machine, peak_since_mb
+from timing import fastest, forget_peak, machine, own_cpu_seconds, peak_since_mb
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
@@ -63,6 +69,8 @@ class Row:
     gap: list[float] = field(default_factory=list)
     peer_ratio: float | None = None
     peer_gap: float | None = None
+    over_sf: float | None = None  # cost over that of SF: median over pairs of decodes that followed each other
+    pairs: int = 0
 
 
 class Bench:
@@ -72,21 +80,22 @@ class Bench:
         for model in (work.rnnt, work.aed):
             workload.without_encoder(model)
 
-    def fusion(self, task: str, method: str) -> Fusion:
+    def fusion(self, task: str, method: str, internal: str = "") -> Fusion:
         weights = METHODS[method]
-        internal = TransducerInternalLM(self.work.rnnt) if task == "RNN-T" else AttentionInternalLM(self.work.aed)
-        return Fusion(self.work.lm, internal, weights)
+        if task == "RNN-T":
+            return Fusion(self.work.lm, TransducerInternalLM(self.work.rnnt), weights)
+        return Fusion(self.work.lm, AttentionInternalLM(self.work.aed, format=internal or None), weights)
 
-    def search(self, task: str, method: str, beam: int, gate: float = 0.0):
-        """A function of (utterances, frames) that decodes them."""
-        fusion, work = self.fusion(task, method), self.work
+    def search(self, task: str, method: str, beam: int, gate: float = 0.0, internal: str = ""):
+        """A function of (utterances, frames, the first utterance) that decodes them."""
+        fusion, work = self.fusion(task, method, internal), self.work
         if task == "RNN-T":
             transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(beam=beam, blank_gate=gate))
-            return lambda B, T: transducer(work.acoustics[:B, :T], torch.full((B,), T))
+            return lambda B, T, first=0: transducer(work.acoustics[first : first + B, :T], torch.full((B,), T))
         attention = AttentionSearch(work.aed, fusion, AttentionOptions(beam=beam, max_length=workload.AED_LABELS - 1))
 
-        def run(B: int, T: int):
-            hidden = work.hidden[:B, :T]
+        def run(B: int, T: int, first: int = 0):
+            hidden = work.hidden[first : first + B, :T]
             return attention((hidden, work.aed.attend.key(hidden), torch.zeros(B, T)))
 
         return run
@@ -102,6 +111,40 @@ class Bench:
         row = Row(name, task, method, format, beam, batch, frames, seconds / batch, labels)
         print(f"  {task} {method} {format} beam {beam} batch {batch} {name}: {seconds / batch:.3f} s", flush=True)
         return row
+
+    @torch.no_grad()
+    def in_turns(self, task: str, format: str, batch: int, gate: float = 0.0, internal: str = "") -> list[Row]:
+        """One row per method over all utterances, `batch` at a time; the methods take turns."""
+        for model in (self.work.rnnt, self.work.aed, self.work.lm):
+            pack(model, format)
+        methods = ["SF", "ILME"] if internal else list(METHODS)
+        runs = {method: self.search(task, method, 25, gate, internal) for method in methods}
+        firsts = range(0, workload.UTTERANCES, batch)
+        seconds = {method: [[] for _ in firsts] for method in methods}
+        labels: dict[str, list[list[int]]] = {}
+        rounds = self.repeats if batch == 1 else max(self.repeats, 5)
+        for _ in range(rounds):
+            found = {method: [] for method in methods}
+            for piece, first in enumerate(firsts):
+                for method, run in runs.items():
+                    before = own_cpu_seconds()
+                    lists = run(batch, workload.T, first)
+                    seconds[method][piece].append((own_cpu_seconds() - before) / batch)
+                    found[method] += [list(nbest[0].tokens) for nbest in lists]
+            labels = found
+        name = f"ilme, blank gate {gate}" if gate else f"ilme, internal LM {internal}" if internal else "ilme"
+        rows = []
+        for method in methods[1:] if internal else methods:
+            cost = statistics.mean(min(piece) for piece in seconds[method])
+            row = Row(name, task, method, format, 25, batch, workload.T, cost, labels[method])
+            if method == "ILME":
+                sf, own = (itertools.chain.from_iterable(seconds[m]) for m in ("SF", "ILME"))
+                excess = [ours / theirs - 1 for theirs, ours in zip(sf, own, strict=True)]
+                row.over_sf, row.pairs = statistics.median(excess), len(excess)
+            rows.append(row)
+            more = f", {row.over_sf:+.1%} over SF" if row.over_sf is not None else ""
+            print(f"  {task} {method} {format} batch {batch} {name}: {cost:.3f} s{more}", flush=True)
+        return rows
 
     @torch.no_grad()
     def exact(self, task: str, method: str, utterance: int, labels: list[int]) -> float:
@@ -153,11 +196,12 @@ def measure_cpu(bench: Bench, quick: bool) -> list[Row]:
     rows = []
     for task in ("RNN-T", "AED"):
         for format in ("float32", "int8"):
-            for method in METHODS:
-                for batch in (1,) if quick else (1, 4):
-                    rows.append(bench.ours(task, method, format, batch=batch))
-                    if task == "RNN-T":
-                        rows.append(bench.ours(task, method, format, batch=batch, gate=BLANK_GATE))
+            for batch in (1,) if quick else (1, 4):
+                rows += bench.in_turns(task, format, batch)
+                if task == "RNN-T":
+                    rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
+                elif format == "float32":
+                    rows += bench.in_turns(task, format, batch, internal="int8")
     if quick:
         return rows
     for beam in (4, 8):  # search errors, over all four utterances
@@ -183,7 +227,8 @@ def measure_peers(options: argparse.Namespace, path: Path) -> tuple[list[Row], l
             for batch in batches:
                 command = [
                     python, str(HERE / "peers" / f"{script}.py"), str(path), "--batch", str(batch),
-                    "--lm-weight", str(METHODS[method].lm), "--repeats", str(options.peer_repeats if batch == 1 else 1),
+                    "--utterances", str(workload.UTTERANCES),
+                    "--lm-weight", str(METHODS[method].lm), "--repeats", str(options.peer_repeats),
                 ]  # fmt: skip
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
@@ -298,8 +343,8 @@ def parse() -> argparse.Namespace:
     for name in sorted({option for option, _, _ in PEERS.values()}):
         parser.add_argument(f"--{name}-python", metavar="PATH", help=f"interpreter that can import {name}")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of each row of batch 1; the least CPU time counts")
-    parser.add_argument("--peer-repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="rounds over the utterances; the least CPU time counts")
+    parser.add_argument("--peer-repeats", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="batch 1 and beam 25 only")
     parser.add_argument("--commit", help="what is measured, where the folder is no git checkout")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")

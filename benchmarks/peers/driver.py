@@ -21,7 +21,8 @@ def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("workload", type=Path, help="file written by workload.save")
     parser.add_argument("--beam", type=int, default=25)
-    parser.add_argument("--batch", type=int, default=1, help="utterances decoded, in one batch where the peer can")
+    parser.add_argument("--utterances", type=int, default=4, help="how many of the workload's are decoded")
+    parser.add_argument("--batch", type=int, default=1, help="utterances at a time, where the peer can take several")
     parser.add_argument("--lm-weight", type=float, default=0.0)
     parser.add_argument("--max-labels", type=int, default=40, help="labels that an attention decoder writes")
     parser.add_argument("--repeats", type=int, default=2)
@@ -86,14 +87,14 @@ def language_output(weights: dict[str, Tensor]) -> nn.Sequential:
 
 
 def report(system: str, chosen: argparse.Namespace, work: Callable[[], list[list[int]]]) -> None:
-    """Runs `work`, which decodes `batch` utterances and returns their labels, and prints what it cost."""
+    """Runs `work`, which decodes the utterances and returns their labels, and prints what it cost."""
     seconds, labels = fastest(work, chosen.repeats)
     line = {
         "system": system,
         "beam": chosen.beam,
         "batch": chosen.batch,
         "lm_weight": chosen.lm_weight,
-        "cpu_seconds_per_utterance": seconds / chosen.batch,
+        "cpu_seconds_per_utterance": seconds / chosen.utterances,
         "peak_memory_mb": peak_memory_mb(),
         "labels": labels,
     }

@@ -45,7 +45,7 @@ def main() -> None:
     chosen = driver.options(__doc__)
     weights = driver.tensors(chosen.workload, "rnnt")
     lm = language_model(driver.tensors(chosen.workload, "lm")) if chosen.lm_weight else None
-    frames = driver.given(chosen.workload, "acoustics")[: chosen.batch]
+    frames = driver.given(chosen.workload, "acoustics")[: chosen.utterances]
     search = BeamSearchTransducer(
         prediction(weights), joint(weights), chosen.beam, lm=lm, lm_weight=chosen.lm_weight, search_type="maes",
         score_norm=False, nstep=2, prefix_alpha=1, expansion_beta=2, expansion_gamma=2.3,

@@ -84,7 +84,7 @@ class OneStep(nn.Module):
 def main() -> None:
     chosen = driver.options(__doc__)
     weights = driver.tensors(chosen.workload, "aed")
-    states = driver.given(chosen.workload, "hidden")[: chosen.batch]
+    states = driver.given(chosen.workload, "hidden")[: chosen.utterances]
     units, hidden = weights["output.weight"].shape
     output = speechbrain.nnet.linear.Linear(n_neurons=units, input_size=hidden)
     output.w.weight.copy_(weights["output.weight"])
@@ -100,12 +100,15 @@ def main() -> None:
         bos_index=0, eos_index=0, min_decode_ratio=0.0, max_decode_ratio=chosen.max_labels / states.shape[1] + 1e-6,
         beam_size=chosen.beam, using_eos_threshold=False, length_normalization=False, **extra,
     )  # fmt: skip
-    search.begin(states)
-    everything = torch.ones(len(states))
-    driver.report(
-        f"SpeechBrain {version('speechbrain')} S2SRNNBeamSearcher", chosen,
-        lambda: [[int(label) for label in labels] for labels in search(states, everything)[0]],
-    )  # fmt: skip
+
+    def work() -> list[list[int]]:
+        found = []
+        for part in states.split(chosen.batch):
+            search.begin(part)
+            found += [[int(label) for label in labels] for labels in search(part, torch.ones(len(part)))[0]]
+        return found
+
+    driver.report(f"SpeechBrain {version('speechbrain')} S2SRNNBeamSearcher", chosen, work)
 
 
 main()

@@ -37,7 +37,7 @@ class Network(nn.Module):
 def main() -> None:
     chosen = driver.options(__doc__)
     network = Network(driver.tensors(chosen.workload, "rnnt")).eval()
-    frames = driver.given(chosen.workload, "acoustics")[: chosen.batch]
+    frames = driver.given(chosen.workload, "acoustics")[: chosen.utterances]
     search = RNNTBeamSearch(network, blank=len(network.output.bias) - 1)
 
     def work() -> list[list[int]]:
