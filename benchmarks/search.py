@@ -40,6 +40,7 @@ from ilme.search.transducer import TransducerOptions, TransducerSearch
 HERE = Path(__file__).resolve().parent
 LM_WEIGHT, SUBTRACTED_WEIGHT = 0.3, 0.12  # λ_T, and λ_I = 0.4 λ_T: the paper's ratios are 0.38–0.77
 BLANK_GATE = 0.05
+MIXED, MIXED_BEAM = "int8, linear layers float32", 32  # the AED in int8 that loses nothing to a float32 search of 25
 METHODS = {
     "no LM": FusionWeights(),
     "SF": FusionWeights(lm=LM_WEIGHT),
@@ -80,6 +81,12 @@ class Bench:
         for model in (work.rnnt, work.aed):
             workload.without_encoder(model)
 
+    def pack(self, format: str) -> None:
+        for model in (self.work.rnnt, self.work.lm, self.work.aed):
+            pack(model, "int8" if format == MIXED else format)
+        if format == MIXED:
+            pack(self.work.aed, "int8", linear="float32")
+
     def fusion(self, task: str, method: str, internal: str = "") -> Fusion:
         weights = METHODS[method]
         if task == "RNN-T":
@@ -102,8 +109,7 @@ class Bench:
 
     @torch.no_grad()
     def ours(self, task: str, method: str, format: str, beam=25, batch=1, frames=workload.T, gate=0.0) -> Row:
-        for model in (self.work.rnnt, self.work.aed, self.work.lm):
-            pack(model, format)
+        self.pack(format)
         run = self.search(task, method, beam, gate)
         seconds, found = fastest(lambda: run(batch, frames), self.repeats if batch == 1 else 1)
         name = f"ilme, blank gate {gate}" if gate else "ilme"
@@ -113,16 +119,17 @@ class Bench:
         return row
 
     @torch.no_grad()
-    def in_turns(self, task: str, format: str, batch: int, gate: float = 0.0, internal: str = "") -> list[Row]:
+    def in_turns(
+        self, task: str, format: str, batch: int, beam: int = 25, gate: float = 0.0, internal: str = ""
+    ) -> list[Row]:
         """One row per method over all utterances, `batch` at a time; the methods take turns."""
-        for model in (self.work.rnnt, self.work.aed, self.work.lm):
-            pack(model, format)
+        self.pack(format)
         methods = ["SF", "ILME"] if internal else list(METHODS)
-        runs = {method: self.search(task, method, 25, gate, internal) for method in methods}
+        runs = {method: self.search(task, method, beam, gate, internal) for method in methods}
         firsts = range(0, workload.UTTERANCES, batch)
         seconds = {method: [[] for _ in firsts] for method in methods}
         labels: dict[str, list[list[int]]] = {}
-        rounds = self.repeats if batch == 1 else max(self.repeats, 5)
+        rounds = self.repeats if batch == 1 or gate or format == MIXED else max(self.repeats, 5)
         for _ in range(rounds):
             found = {method: [] for method in methods}
             for piece, first in enumerate(firsts):
@@ -136,7 +143,7 @@ class Bench:
         rows = []
         for method in methods[1:] if internal else methods:
             cost = statistics.mean(min(piece) for piece in seconds[method])
-            row = Row(name, task, method, format, 25, batch, workload.T, cost, labels[method])
+            row = Row(name, task, method, format, beam, batch, workload.T, cost, labels[method])
             if method == "ILME":
                 sf, own = (itertools.chain.from_iterable(seconds[m]) for m in ("SF", "ILME"))
                 excess = [ours / theirs - 1 for theirs, ours in zip(sf, own, strict=True)]
@@ -152,8 +159,7 @@ class Bench:
         work, weights = self.work, METHODS[method]
         key = (task, method, utterance, tuple(labels))
         if key not in self.exact_scores:
-            for model in (work.rnnt, work.aed, work.lm):
-                pack(model, "float32")
+            self.pack("float32")
             fusion = self.fusion(task, method)
             if task == "RNN-T":
                 score = workload.transducer_score(work.rnnt, work.acoustics[utterance], labels)
@@ -179,7 +185,8 @@ class Bench:
         for row in whole:
             row.gap = [best[row.task, row.method, u] - score for u, score in enumerate(row.exact)]
         for row in whole:
-            peers = [p for p in whole if p.system[:4] != "ilme" and (p.task, p.beam) == (row.task, row.beam)]
+            beam = 25 if row.format == MIXED else row.beam
+            peers = [p for p in whole if p.system[:4] != "ilme" and (p.task, p.beam) == (row.task, beam)]
             wanted = "SF" if row.method == "ILME" else row.method  # no peer subtracts an internal LM
             peers = [p for p in peers if p.method == wanted]
             peers = [p for p in peers if p.batch == row.batch] or peers
@@ -202,6 +209,8 @@ def measure_cpu(bench: Bench, quick: bool) -> list[Row]:
                     rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
                 elif format == "float32":
                     rows += bench.in_turns(task, format, batch, internal="int8")
+                else:
+                    rows += bench.in_turns(task, MIXED, batch, beam=MIXED_BEAM)
     if quick:
         return rows
     for beam in (4, 8):  # search errors, over all four utterances

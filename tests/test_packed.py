@@ -128,6 +128,15 @@ def test_packing_twice_changes_nothing_and_another_format_starts_from_the_origin
     assert all(m.format == "int8" for m in model.modules() if isinstance(m, PackedLinear | PackedLSTMStack))
 
 
+def test_linear_layers_may_have_a_format_of_their_own():
+    available("int8")
+    model = pack(tiny_rnnt(), "int8", linear="float32")
+    assert model.output.format == "float32" and model.predictor.rnn.format == "int8"
+    assert pack(model, "int8").output.format == "int8"
+    with pytest.raises(BadInputError, match="no packed format is called 'int4'"):
+        pack(tiny_rnnt(), "int8", linear="int4")
+
+
 @torch.no_grad()
 def test_tied_weights_stay_tied():
     lm = LSTMLM(LSTMLMConfig(embedding=8, hidden=10, layers=1), numbered_tokens(9, "attention")).eval()

@@ -41,23 +41,31 @@ ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: abou
 SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
 
 
-def pack(module: Network, format: Format = "float32") -> Network:
+def pack(module: Network, format: Format = "float32", linear: Format | None = None) -> Network:
     """Replaces each Linear and LSTMStack inside `module`, in place, by its packed form; returns the module.
 
     Packing again with another format starts from the original weights; with the same one it changes nothing.
     Encoders are left as they are: they run over whole utterances, where packing gains little.
 
+    Args:
+        module: The network.
+        format: Of its products.
+        linear: Of its Linear layers, if another. An attention decoder in int8 loses most in its output and query
+            layers, which are a sixth of its work: `pack(aed, "int8", linear="float32")` keeps them exact.
+
     Raises:
         BadInputError: The module is in training mode, not on the CPU or not float32, or no such format.
         IlmeError: This build of torch, or this processor, has no kernels for the format.
     """
-    if format not in get_args(Format):
-        raise BadInputError(f"no packed format is called {format!r}; there are {', '.join(get_args(Format))}")
+    linear = format if linear is None else linear
     _check_ready(module)
-    _check_available(format)
+    for wanted in (format, linear):
+        if wanted not in get_args(Format):
+            raise BadInputError(f"no packed format is called {wanted!r}; there are {', '.join(get_args(Format))}")
+        _check_available(wanted)
     if isinstance(module, nn.Linear | PackedLinear | LSTMStack):
-        return _replacement(module, format)  # type: ignore[return-value]
-    _pack_children(module, format)
+        return _replacement(module, format, linear)  # type: ignore[return-value]
+    _pack_children(module, format, linear)
     return module
 
 
@@ -224,19 +232,20 @@ def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     return product
 
 
-def _pack_children(module: nn.Module, format: Format) -> None:
+def _pack_children(module: nn.Module, format: Format, linear: Format) -> None:
     from ilme.models.encoder import LSTMEncoder
 
     for name, child in module.named_children():
         if isinstance(child, LSTMEncoder):
             continue
         if isinstance(child, nn.Linear | PackedLinear | LSTMStack):
-            setattr(module, name, _replacement(child, format))
+            setattr(module, name, _replacement(child, format, linear))
         else:
-            _pack_children(child, format)
+            _pack_children(child, format, linear)
 
 
-def _replacement(module: nn.Module, format: Format) -> nn.Module:
+def _replacement(module: nn.Module, format: Format, linear: Format) -> nn.Module:
+    format = format if isinstance(module, LSTMStack) else linear
     if isinstance(module, PackedLinear | PackedLSTMStack) and module.format == format:
         return module
     if isinstance(module, LSTMStack):
