@@ -132,8 +132,8 @@ class TransducerStream:
         slots = (self.options.max_symbols + 4) * K
         with torch.no_grad():
             self.g = Lane(model.start, model.predict, batch * slots)
-            self.lm = self._lane(search.lm, batch * slots)
-            self.subtracted = self._lane(search.subtracted, batch * slots)
+            self.lm = Lane(search.lm.start, search.lm.score, batch * slots)
+            self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
             dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
         self.pool = PrefixPool([self.g, self.lm, self.subtracted], batch, slots, self.device)
         zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
@@ -145,7 +145,7 @@ class TransducerStream:
         self.beam = Beam(path, path.clone(), zeros, zeros, zeros, ids + EMPTY, node, slot)
         self.history = History(batch, K, self.device)
 
-    def _lane(self, scorer: TokenScorer, slots: int) -> Lane | RidingLane:
+    def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Lane | RidingLane:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
         blank = int(self.search.model.tokens.blank or 0)
         if isinstance(scorer, InternalLM) and scorer.host is self.search.model:
