@@ -198,22 +198,25 @@ class Bench:
                     row.peer_gap = max(theirs - own for own, theirs in pairs)
 
 
-def measure_cpu(bench: Bench, quick: bool) -> list[Row]:
-    """Every row of our own."""
+def measure_methods(bench: Bench, task: str, quick: bool) -> list[Row]:
+    """Every method in every format, at beam 25."""
     rows = []
-    for task in ("RNN-T", "AED"):
-        for format in ("float32", "int8"):
-            for batch in (1,) if quick else (1, 4):
-                rows += bench.in_turns(task, format, batch)
-                if task == "RNN-T":
-                    rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
-                elif format == "float32":
-                    rows += bench.in_turns(task, format, batch, internal="int8")
-                else:
-                    rows += bench.in_turns(task, MIXED, batch, beam=MIXED_BEAM)
-    if quick:
-        return rows
-    for beam in (4, 8):  # search errors, over all four utterances
+    for format in ("float32", "int8"):
+        for batch in (1,) if quick else (1, 4):
+            rows += bench.in_turns(task, format, batch)
+            if task == "RNN-T":
+                rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
+            elif format == "float32":
+                rows += bench.in_turns(task, format, batch, internal="int8")
+            else:
+                rows += bench.in_turns(task, MIXED, batch, beam=MIXED_BEAM)
+    return rows
+
+
+def measure_rest(bench: Bench) -> list[Row]:
+    """Search errors of narrow beams over all four utterances; growth with frames and beam."""
+    rows = []
+    for beam in (4, 8):
         for format in ("float32", "int8"):
             for method in ("no LM", "ILME"):
                 rows.append(bench.ours("RNN-T", method, format, beam=beam, batch=4))
@@ -340,6 +343,24 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def measure_parts(options: argparse.Namespace, bench: Bench, path: Path) -> tuple[list[Row], list[str]]:
+    """The rows that are asked for, measured or read from files of parts, and the peers left out."""
+    if options.merge:
+        parts = [json.loads(file.read_text()) for file in options.merge]
+        return [Row(**row) for part in parts for row in part["rows"]], [x for p in parts for x in p["skipped_peers"]]
+    rows: list[Row] = []
+    skipped: list[str] = []
+    for part, task in (("rnnt", "RNN-T"), ("aed", "AED")):
+        if options.only in (None, part):
+            rows += measure_methods(bench, task, options.quick)
+    if options.only == "rest" or not (options.only or options.quick):
+        rows += measure_rest(bench)
+    if options.only in (None, "peers"):
+        peers, skipped = measure_peers(options, path)
+        rows += peers
+    return rows, skipped
+
+
 def commit() -> str:
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
@@ -355,6 +376,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=2, help="rounds over the utterances; the least CPU time counts")
     parser.add_argument("--peer-repeats", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="batch 1 and beam 25 only")
+    parser.add_argument("--only", choices=("rnnt", "aed", "rest", "peers"), help="measure one part, to be merged")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="put parts of one machine together")
     parser.add_argument("--commit", help="what is measured, where the folder is no git checkout")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")
     parser.add_argument("--probe-memory", metavar="FILE,FRAMES,BEAM", help=argparse.SUPPRESS)
@@ -381,13 +404,13 @@ def main() -> None:
             path = Path(folder) / "workload.safetensors"
             workload.save(work, path)
             bench = Bench(work, options.repeats)
-            rows = measure_cpu(bench, options.quick)
-            peers, skipped = measure_peers(options, path)
-            rows += peers
-            bench.judge(rows)
-            report["rows"] = [{k: v for k, v in asdict(row).items() if k != "labels"} for row in rows]
+            rows, skipped = measure_parts(options, bench, path)
+            if not options.only:
+                bench.judge(rows)
+            kept = () if options.only else ("labels",)
+            report["rows"] = [{k: v for k, v in asdict(row).items() if k not in kept} for row in rows]
             report["skipped_peers"] = skipped
-            report["memory"] = [] if options.quick else measure_memory(path)
+            report["memory"] = [] if options.quick or options.only else measure_memory(path)
         print(table(rows))
         print("memory:", report["memory"], "\nskipped:", skipped or "none")
     output = options.output or HERE / "results" / f"search-{options.device}.json"
