@@ -35,8 +35,8 @@ class WhisperConfig:
         heads: Attention heads of each layer.
         mel_bins: Dimension of an input frame.
         positions: Most output frames of an utterance, 20 ms each. Whisper's own end at 1500; the sinusoids go on.
-        dropout: On what each attention and feed-forward block adds. Whisper has none, and a few of its dimensions are so
-            large that dropping a tenth of them hides the rest: leave it at 0 where its weights are used.
+        dropout: On what each attention and feed-forward block adds. Whisper has none, and some of its dimensions are
+            so large that dropping a tenth of them hides the rest: leave it at 0 where its weights are used.
     """
 
     layers: int = 0
