@@ -1,0 +1,108 @@
+"""What packed weights and narrow beams cost in word errors: one model, one set of real speech, the same weights.
+
+    python benchmarks/formats.py --model FOLDER --speech MANIFEST --lm FOLDER --weights 0.3 0.12 --out FILE
+
+Decodes with float32, with int8 and, for an attention decoder, with int8 LSTMs and float32 linear layers, at each beam.
+The encoder runs once, in float32, and is not counted. Reported for each: WER, CPU seconds per utterance on one thread,
+utterances whose words differ from those of float32 at the same beam, and, in float32, search errors: utterances whose
+best fused score is below the one that the widest beam found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import machine, own_cpu_seconds
+
+from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.decoding.loading import Parts, load_recogniser
+from ilme.decoding.recogniser import Recogniser
+from ilme.decoding.utterances import read_utterances
+from ilme.evaluation.metrics import measure
+from ilme.fusion import FusionWeights
+from ilme.packed import pack
+from ilme.search.hypothesis import NBest
+
+ROUNDING = 1e-3  # nats by which two float32 scores of one sequence may differ
+FORMATS = {"float32": ("float32", None), "int8": ("int8", None), "int8, linear float32": ("int8", "float32")}
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(1)
+    utterances = read_utterances(options.speech, split=options.split, limit=options.limit)
+    recogniser = load_recogniser(Parts(str(options.model), options.lm, options.subtracted, "cpu"))
+    weights = FusionWeights(*options.weights)
+    cache = DecodingOptions(batch_size=options.batch, cache="device")
+    decoder = SearchDecoder(recogniser, utterances, options=cache)
+    decoder.decode(FusionWeights(), 1)  # encodes everything
+    references = {u.id: u.text for u in utterances}
+    rows: list[dict[str, Any]] = []
+    for name in FORMATS if not recogniser.is_transducer else list(FORMATS)[:2]:
+        repack(recogniser, name)
+        for beam in options.beams:
+            before = own_cpu_seconds()
+            lists = decoder.decode(weights, beam)
+            seconds = (own_cpu_seconds() - before) / len(utterances)
+            texts = {i: nbest[0].text if nbest else "" for i, nbest in lists.items()}
+            wer = measure(references, texts, normaliser_name=options.normaliser).rate
+            rows.append(
+                {"format": name, "beam": beam, "wer": wer, "cpu_seconds_per_utterance": seconds, "lists": lists}
+            )
+            print(f"{name:22} beam {beam:3}  WER {wer:6.2f} %  {seconds:.3f} s", flush=True)
+    compare(rows)
+    report = {"machine": machine(), "command": " ".join(sys.argv), "utterances": len(utterances), "rows": rows}
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def repack(recogniser: Recogniser, name: str) -> None:
+    format, linear = FORMATS[name]
+    pack(recogniser.model, format, linear)
+    for scorer in (recogniser.lm, recogniser.subtracted):
+        if isinstance(scorer, torch.nn.Module):
+            pack(scorer, format)
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Replaces the lists of each row by what they say beside float32's."""
+    exact = {row["beam"]: row["lists"] for row in rows if row["format"] == "float32"}
+    widest = exact[max(exact)]
+    for row in rows:
+        lists: dict[str, NBest] = row.pop("lists")
+        row["differ_from_float32"] = sum(words(lists[i]) != words(exact[row["beam"]][i]) for i in lists)
+        if row["format"] == "float32":
+            row["search_errors"] = sum(best(lists[i]) < best(widest[i]) - ROUNDING for i in lists)
+
+
+def words(nbest: NBest) -> str:
+    return nbest[0].text if nbest else ""
+
+
+def best(nbest: NBest) -> float:
+    return nbest[0].score if nbest else -float("inf")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a checkpoint")
+    parser.add_argument("--speech", required=True, type=Path, help="utterances with texts: a manifest or its folder")
+    parser.add_argument("--split", default="", help="only utterances of this split")
+    parser.add_argument("--limit", type=int, default=0, help="at most so many utterances")
+    parser.add_argument("--lm", default="", help="the external LM")
+    parser.add_argument("--subtracted", default="internal")
+    parser.add_argument("--weights", type=float, nargs=2, default=(0.0, 0.0), metavar=("LM", "SUBTRACTED"))
+    parser.add_argument("--beams", type=int, nargs="+", default=[4, 8, 25])
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--normaliser", default="none")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
