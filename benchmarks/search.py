@@ -87,15 +87,14 @@ class Bench:
         if format == MIXED:
             pack(self.work.aed, "int8", linear="float32")
 
-    def fusion(self, task: str, method: str, internal: str = "") -> Fusion:
+    def fusion(self, task: str, method: str) -> Fusion:
         weights = METHODS[method]
-        if task == "RNN-T":
-            return Fusion(self.work.lm, TransducerInternalLM(self.work.rnnt), weights)
-        return Fusion(self.work.lm, AttentionInternalLM(self.work.aed, format=internal or None), weights)
+        internal = TransducerInternalLM(self.work.rnnt) if task == "RNN-T" else AttentionInternalLM(self.work.aed)
+        return Fusion(self.work.lm, internal, weights)
 
-    def search(self, task: str, method: str, beam: int, gate: float = 0.0, internal: str = ""):
+    def search(self, task: str, method: str, beam: int, gate: float = 0.0):
         """A function of (utterances, frames, the first utterance) that decodes them."""
-        fusion, work = self.fusion(task, method, internal), self.work
+        fusion, work = self.fusion(task, method), self.work
         if task == "RNN-T":
             transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(beam=beam, blank_gate=gate))
             return lambda B, T, first=0: transducer(work.acoustics[first : first + B, :T], torch.full((B,), T))
@@ -119,19 +118,16 @@ class Bench:
         return row
 
     @torch.no_grad()
-    def in_turns(
-        self, task: str, format: str, batch: int, beam: int = 25, gate: float = 0.0, internal: str = ""
-    ) -> list[Row]:
+    def in_turns(self, task: str, format: str, batch: int, beam: int = 25, gate: float = 0.0) -> list[Row]:
         """One row per method over all utterances, `batch` at a time; the methods take turns."""
         self.pack(format)
-        methods = ["SF", "ILME"] if internal else list(METHODS)
-        runs = {method: self.search(task, method, beam, gate, internal) for method in methods}
+        runs = {method: self.search(task, method, beam, gate) for method in METHODS}
         firsts = range(0, workload.UTTERANCES, batch)
-        seconds = {method: [[] for _ in firsts] for method in methods}
+        seconds = {method: [[] for _ in firsts] for method in METHODS}
         labels: dict[str, list[list[int]]] = {}
         rounds = self.repeats if batch == 1 or gate or format == MIXED else max(self.repeats, 5)
         for _ in range(rounds):
-            found = {method: [] for method in methods}
+            found = {method: [] for method in METHODS}
             for piece, first in enumerate(firsts):
                 for method, run in runs.items():
                     before = own_cpu_seconds()
@@ -139,9 +135,9 @@ class Bench:
                     seconds[method][piece].append((own_cpu_seconds() - before) / batch)
                     found[method] += [list(nbest[0].tokens) for nbest in lists]
             labels = found
-        name = f"ilme, blank gate {gate}" if gate else f"ilme, internal LM {internal}" if internal else "ilme"
+        name = f"ilme, blank gate {gate}" if gate else "ilme"
         rows = []
-        for method in methods[1:] if internal else methods:
+        for method in METHODS:
             cost = statistics.mean(min(piece) for piece in seconds[method])
             row = Row(name, task, method, format, beam, batch, workload.T, cost, labels[method])
             if method == "ILME":
@@ -206,9 +202,7 @@ def measure_methods(bench: Bench, task: str, quick: bool) -> list[Row]:
             rows += bench.in_turns(task, format, batch)
             if task == "RNN-T":
                 rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
-            elif format == "float32":
-                rows += bench.in_turns(task, format, batch, internal="int8")
-            else:
+            elif format == "int8":
                 rows += bench.in_turns(task, MIXED, batch, beam=MIXED_BEAM)
     return rows
 

@@ -8,14 +8,9 @@ import pytest
 import torch
 
 from ilme.ilm import internal_lm
-from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.average import average_context, average_encoding
 from ilme.ilm.check import AudioDependenceError, check_audio_independent
-from ilme.models.aed import AED
-from ilme.models.aed import PRESETS as AED_PRESETS
-from ilme.packed import pack
 from ilme.perplexity import perplexity, sample
-from ilme.testing import numbered_tokens
 from tests.models.test_networks import network
 
 
@@ -135,22 +130,3 @@ def test_a_samples_frequencies_follow_the_scores():
     first = torch.tensor([labels[0] if labels else 0 for labels in sample(scorer, 4000, 1, seed=3)])
     frequencies = torch.bincount(first, minlength=11) / 4000
     assert torch.allclose(frequencies.double(), rows[0].exp(), atol=0.03)
-
-
-@pytest.mark.parametrize("acoustics", [False, True])
-@torch.no_grad()
-def test_an_internal_lm_may_have_a_number_format_of_its_own(acoustics):
-    torch.manual_seed(2)
-    aed = AED(AED_PRESETS["tiny"], numbered_tokens(12, "attention")).eval()
-    context = torch.randn(48) if acoustics else None
-    own, memory = AttentionInternalLM(aed, context), aed.encode(torch.randn(2, 9, 240), torch.tensor([9, 7]))
-    labels = torch.tensor([3, 5])
-    for format, tolerance in (("float32", 1e-5), ("int8", 0.1)):
-        apart = AttentionInternalLM(aed, context, format)
-        (rows, state), (own_rows, own_state) = apart.start(2), own.start(2)
-        torch.testing.assert_close(rows, own_rows, rtol=0, atol=tolerance)
-        (model, _), (rows, state) = apart.ride(labels, aed.start(memory)[1], state, memory)
-        torch.testing.assert_close(rows, own.score(labels, own_state)[0], rtol=0, atol=tolerance)
-        torch.testing.assert_close(model, aed.step(labels, aed.start(memory)[1], memory)[0], rtol=0, atol=1e-6)
-    pack(aed, "int8")  # the host may change its format; this scorer keeps its own
-    assert AttentionInternalLM(aed, context, "float32").start(1)[0].shape == (1, 12)
