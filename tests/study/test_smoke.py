@@ -102,7 +102,8 @@ def check_parcels(study: Study, tmp_path: Path) -> None:
     unpack(files, tmp_path / "elsewhere")
     there = build_study(read_config(PLAN), tmp_path / "elsewhere", "cpu")
     left = {name for name in there.stages if not there.done(name)}
-    assert left == {"text", "speech"}  # large, and the same again from the seed
+    assert left == {"text", "sets"}  # the same again from the seed
+    assert there.select() == ["tables"]
     ours, theirs = (load_model(s.folder("rnnt")).model.state_dict() for s in (study, there))
     for name, value in ours.items():
         assert (value - theirs[name]).abs().max() <= 1e-3 * value.abs().max() + 1e-6

@@ -18,6 +18,7 @@ from typing import Any
 from ilme.bundle.contents import FORMAT, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
 from ilme.bundle.weights import to_int8
 from ilme.checkpoint import write_atomically
+from ilme.data.audio import load_audio
 from ilme.decoding.decoder import SearchDecoder
 from ilme.decoding.utterances import Utterance
 from ilme.demo import METHODS, MODELS, DemoOptions, SystemRun, in_memory
@@ -27,6 +28,7 @@ from ilme.evaluation.results import System
 from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options
+from ilme.study.speaking import RATE, write_opus
 from ilme.tuning.result import TuningResult
 
 __all__ = ["BundleOptions", "build_bundle"]
@@ -43,13 +45,15 @@ class BundleOptions:
         dev: Utterances of the target dev set.
         test: Utterances of the target test set.
         longest: Longer utterances, in seconds, are passed over.
+        opus: libsndfile's compression level of the recordings, from 0 to 1; 0.94 is 21 kbit/s.
         beam: Of the demonstration's search.
         limit: Most bytes of it all.
     """
 
     dev: int = 200
     test: int = 300
-    longest: float = 8.0
+    longest: float = 6.0
+    opus: float = 0.94
     beam: int = 8
     limit: int = 25_000_000
 
@@ -61,7 +65,7 @@ def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None
     for name, stage in _NETWORKS.items():
         to_int8(study / stage / "model.safetensors", folder / f"{name}.safetensors")
     for part in SETS:
-        _write_set(study / "speech" / f"target-{part}", folder / f"{part}.tar", getattr(options, part), options.longest)
+        _write_set(study / "sets" / f"target-{part}", folder / f"{part}.tar", getattr(options, part), options)
     about = _about(study)
     plan = DecodingPlan(**_fields(about["config"]["decoding"]))
     transducer, attention = search_options(replace(plan, beam=options.beam))
@@ -107,17 +111,21 @@ def _systems(study: Path) -> list[BundledSystem]:
     return found
 
 
-def _write_set(source: Path, archive: Path, count: int, longest: float) -> None:
-    """The first utterances that are not too long, with their manifest, the same bytes each time."""
+def _write_set(source: Path, archive: Path, count: int, options: BundleOptions) -> None:
+    """The first utterances that are not too long, with their manifest; encoded anew, to be small."""
+    if not (source / "manifest.jsonl").is_file():
+        raise BadInputError(f"there is no {source}: run the study's stage sets first (ilme study PLAN --only sets)")
     lines = (source / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row["duration"] <= longest][:count]
+    rows = [row for row in map(json.loads, lines) if row["duration"] <= options.longest][:count]
     if len(rows) < count:
-        raise BadInputError(f"{source} has {len(rows)} utterances of at most {longest:g} s; {count} are wanted")
-    with tarfile.open(archive, "w") as tar:
+        raise BadInputError(f"{source} has {len(rows)} utterances of at most {options.longest:g} s; {count} are wanted")
+    with tarfile.open(archive, "w") as tar, tempfile.TemporaryDirectory() as place:
         manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         _add(tar, "manifest.jsonl", manifest.encode())
         for row in rows:
-            _add(tar, row["audio_filepath"], (source / row["audio_filepath"]).read_bytes())
+            smaller = Path(place) / row["audio_filepath"]
+            write_opus(smaller, load_audio(source / row["audio_filepath"], RATE), options.opus)
+            _add(tar, row["audio_filepath"], smaller.read_bytes())
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

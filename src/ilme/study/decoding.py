@@ -44,7 +44,7 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
     stages = []
     for setting in plan.settings:
         for model in plan.models:
-            needs = ("speech", "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams")
+            needs = (_sets(config), "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams")
             name = f"{model}-{setting}"
             stages.append(
                 Stage(
@@ -110,9 +110,14 @@ def _options(plan: DecodingPlan, device: str) -> DecodingOptions:
     return DecodingOptions(seconds, plan.batch, "device")
 
 
-def _loaded(study: Study, domain: str, part: str) -> tuple[list[Utterance], list[Utterance]]:
+def _sets(config: StudyConfig) -> str:
+    """The stage that makes dev and test sets."""
+    return "speech" if config.recordings.active else "sets"
+
+
+def _loaded(study: Study, config: StudyConfig, domain: str, part: str) -> tuple[list[Utterance], list[Utterance]]:
     """A set as it stands in its manifest, and the same with the audio in memory."""
-    listed = read_utterances(study.folder("speech") / f"{domain}-{part}")
+    listed = read_utterances(study.folder(_sets(config)) / f"{domain}-{part}")
     rate = 16000
     with ThreadPoolExecutor() as pool:
         waves = list(pool.map(lambda u: u.samples(rate), listed))
@@ -131,7 +136,7 @@ def _decoder(
 def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
     """METHOD.json for each method: weights found on dev, and everything that says how far to trust them."""
     plan, folder = config.decoding, study.folder(f"tune-{model}-{setting}")
-    _, dev = _loaded(study, setting_domain(setting), "dev")
+    _, dev = _loaded(study, config, setting_domain(setting), "dev")
     length = plan.rnnt_length if model == "rnnt" else plan.aed_length
     facts: dict[str, Any] = {}
     for method in plan.methods:
@@ -175,8 +180,8 @@ def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> di
     """results.json: dev and test of every method at the tables' beam, with the weights that dev chose."""
     plan, name = config.decoding, f"{model}-{setting}"
     folder, domain = study.folder(f"test-{name}"), setting_domain(setting)
-    _, dev = _loaded(study, domain, "dev")
-    listed, test = _loaded(study, domain, "test")
+    _, dev = _loaded(study, config, domain, "dev")
+    listed, test = _loaded(study, config, domain, "test")
     systems: list[System] = []
     seconds: dict[str, float] = {}
     for method in plan.methods:

@@ -37,6 +37,7 @@ def outcome_stage(config: StudyConfig) -> Stage:
     needs = (
         "text",
         "speech",
+        *(() if config.recordings.active else ("sets",)),
         "tokenizer",
         *(f"lm-{name}" for name in lm_names(config)),
         "ngrams",

@@ -2,13 +2,13 @@
 
 A parcel is NAME.tar with the folders of one or more stages:
 
-    speech.tar      tokenizer, and the dev and test sets of the target domain
+    speech.tar      the tokenizer, and what is known of the training speech
     lm-source.tar   the source LM and the source n-gram
     lm-target.tar, lm-mixed.tar, rnnt.tar, aed.tar
     results.tar     tuning, tests and tables
 
-Training text, training speech and checkpoints stay behind: they are made again where they are needed. Weights are
-stored as float16.
+Text, audio and checkpoints stay behind: the same seed makes them again where they are needed. Weights are stored as
+float16.
 """
 
 from __future__ import annotations
@@ -25,30 +25,17 @@ from ilme.study.runner import MARK, Study
 __all__ = ["pack", "parcel_plan", "unpack"]
 
 # Folders that stay behind: checkpoints, stored decodes, and the training speech, which the same seed makes again.
-_LEFT_OUT = (
-    "checkpoints",
-    "decodes",
-    "dev",
-    "test",
-    "probe",
-    "train",
-    "held-out",
-    "clean",
-    "source-dev",
-    "source-test",
-)
-_FILES = {
-    "text": ("target-dev.txt", "target-test.txt"),
-    "speech": ("manifest.jsonl", "*.opus"),
-    "ngrams": (MARK, "source.safetensors"),
-}
+_LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "probe", "train", "held-out")
+_FILES = {"ngrams": (MARK, "source.safetensors")}
 
 
 def parcel_plan(study: Study) -> dict[str, list[str]]:
     """Which stages travel together; only those that are done."""
     groups: dict[str, list[str]] = {}
     for name in study.stages:
-        if name in ("text", "speech", "tokenizer"):
+        if name in ("text", "sets") or (name == "speech" and "sets" not in study.stages):
+            continue  # made again from the seed, or from the recordings
+        if name in ("speech", "tokenizer"):
             groups.setdefault("speech", []).append(name)
         elif name.startswith(("tune-", "test-")) or name == "tables":
             groups.setdefault("results", []).append(name)
@@ -76,7 +63,6 @@ def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def _files(study: Study, names: Iterable[str]) -> Iterable[Path]:
-    """Text and speech travel without their marks: only the target sets go, all else is made again."""
     for name in names:
         folder = study.folder(name)
         for path in sorted(folder.rglob("*")):

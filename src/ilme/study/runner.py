@@ -96,18 +96,19 @@ class Study:
         return facts
 
     def select(self, only: Sequence[str] = (), until: str = "") -> list[str]:
-        """The stages to run: all; all up to one; or those named and the ones they need."""
+        """The stages to run: all up to one; those named; or the last ones; and what those that are not done need."""
         for name in [*only, *([until] if until else [])]:
             if name not in self.stages:
                 raise BadInputError(f"no stage {name!r}; this study has {', '.join(self.stages)}")
         names = list(self.stages)
-        if only:
-            wanted = set(only)
-            for name in reversed(names):
-                if name in wanted:
-                    wanted.update(self.stages[name].needs)
-            return [n for n in names if n in wanted]
-        return names[: names.index(until) + 1] if until else names
+        if until and not only:
+            return names[: names.index(until) + 1]
+        needed = {n for stage in self.stages.values() for n in stage.needs}
+        wanted = set(only) or {n for n in names if n not in needed}
+        for name in reversed(names):
+            if name in wanted and not self.done(name):
+                wanted.update(self.stages[name].needs)
+        return [n for n in names if n in wanted]
 
     def run(self, only: Sequence[str] = (), until: str = "", minutes: float = 0.0) -> list[str]:
         """Runs what is not done; the names of the stages that ran.

@@ -14,11 +14,22 @@ from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
 
-__all__ = ["RATE", "Job", "Part", "SetJob", "make_utterances", "noisy", "resample_whole", "speak_shard", "write_opus"]
+__all__ = [
+    "OPUS_LEVEL",
+    "RATE",
+    "Job",
+    "Part",
+    "SetJob",
+    "make_utterances",
+    "noisy",
+    "resample_whole",
+    "speak_shard",
+    "write_opus",
+]
 
 RATE = 16000
 BABBLE = 0.6  # share of dev and test utterances with babble; the others have white noise
-OPUS_LEVEL = 0.98  # of libsndfile's scale from 0 (256 kbit/s) to 1 (6 kbit/s): 11 kbit/s
+OPUS_LEVEL = 0.9  # of libsndfile's scale from 0 (256 kbit/s) to 1 (6 kbit/s): 31 kbit/s; less harms noisy speech
 PEAK = 0.9  # of full scale, where mixing would go beyond it
 
 
@@ -164,11 +175,11 @@ def make_utterances(job: SetJob) -> list[dict[str, Any]]:
     return rows
 
 
-def write_opus(path: Path, samples: NDArray[np.float32]) -> None:
+def write_opus(path: Path, samples: NDArray[np.float32], level: float = OPUS_LEVEL) -> None:
     import soundfile
 
     partial = path.with_name(f".{path.name}")
-    soundfile.write(partial, samples, RATE, format="OGG", subtype="OPUS", compression_level=OPUS_LEVEL)
+    soundfile.write(partial, samples, RATE, format="OGG", subtype="OPUS", compression_level=level)
     partial.replace(path)
 
 

@@ -1,7 +1,7 @@
-"""The stage `speech`: sentences spoken by synthetic voices; dev and test with babble and noise mixed in for good.
+"""The stages `speech` and `sets`: sentences spoken by synthetic voices.
 
-train/, held-out/      shards of int16 samples, and sizes, voices and texts beside them; noise comes in training
-DOMAIN-PART/           manifest.jsonl and Opus files: what is decoded here is, byte for byte, what can be bundled
+speech/train, held-out     shards of int16 samples, and sizes, voices and texts beside them; noise comes in training
+sets/DOMAIN-PART           manifest.jsonl and Opus files, with babble or white noise mixed in for good
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,34 @@ from ilme.checkpoint import write_atomically
 from ilme.errors import BadInputError
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
-from ilme.study.speaking import RATE, Job, Part, SetJob, make_utterances, speak_shard
+from ilme.study.speaking import OPUS_LEVEL, RATE, Job, Part, SetJob, make_utterances, speak_shard
 from ilme.study.texts import read_lines, speakable
 from ilme.train.resident import ResidentAudio
 
-__all__ = ["resident_part", "speech_stage"]
+__all__ = ["resident_part", "sets_stage", "speech_stage"]
 
 SHARD = 200  # utterances in a file, made in one go
 SET_JOB = 50  # utterances of a dev or test set made in one go
 
 
 def speech_stage(config: StudyConfig) -> Stage:
+    """Training speech, clean: noise comes in training."""
+    plan = config.speech
+    inputs = {"held_out": plan.held_out, "voices": plan.voices, "seed": config.seed}
+    return Stage("speech", lambda study: _speak_training(study, config), ("text",), inputs, resumes=True)
+
+
+def sets_stage(config: StudyConfig) -> Stage:
+    """Dev and test of both domains, with babble or white noise mixed in for good."""
+    plan = config.speech
     inputs = {
-        "plan": {k: v for k, v in asdict(config.speech).items() if k not in ("workers", "train_snr")},
-        "lengths": [config.text.shortest, config.text.longest],
+        "voices": plan.voices,
+        "snr": plan.test_snr,
+        "talkers": plan.talkers,
+        "opus": OPUS_LEVEL,
         "seed": config.seed,
     }
-    return Stage("speech", lambda study: _speak(study, config), ("text",), inputs, resumes=True)
+    return Stage("sets", lambda study: _make_sets(study, config), ("text",), inputs, resumes=True)
 
 
 def resident_part(study: Study, name: str, device: str) -> ResidentAudio:
@@ -45,7 +55,7 @@ def resident_part(study: Study, name: str, device: str) -> ResidentAudio:
     folder = study.folder("speech") / name
     shards = sorted(folder.glob("*.json"))
     if not shards:
-        raise BadInputError(f"there is no speech in {folder}; run the stage speech first")
+        raise BadInputError(f"there is no speech in {folder}; remove {folder.parent} and start again to have it made")
     described = [json.loads(path.read_text()) for path in shards]
     sizes = [size for shard in described for size in shard["sizes"]]
     samples = torch.empty(sum(sizes), dtype=torch.int16)
@@ -62,34 +72,45 @@ def resident_part(study: Study, name: str, device: str) -> ResidentAudio:
     return ResidentAudio(samples.to(device), starts, ids, texts, RATE)
 
 
-def _speak(study: Study, config: StudyConfig) -> dict[str, Any]:
-    text, folder, plan = study.folder("text"), study.folder("speech"), config.speech
-    chosen = read_lines(text / "spoken.txt")
-    kept = speakable(read_lines(text / "source-held-out.txt"), config)[: plan.held_out]
-    parts = [
-        Part("train", tuple(chosen), folder / "train"),
-        Part("held-out", tuple(kept), folder / "held-out"),
-    ]
-    for domain in DOMAINS:
-        for part in ("dev", "test"):
-            name = f"{domain}-{part}"
-            parts.append(Part(name, tuple(read_lines(text / f"{name}.txt")), folder / "clean" / name))
-    jobs = [job for part in parts for job in _jobs(part, config)]
-    workers = plan.workers or os.cpu_count() or 1
-    _in_processes(study, speak_shard, [j for j in jobs if not j.file.with_suffix(".json").is_file()], workers)
-    sets = [(folder / part.name, _set_jobs(part, folder / part.name, config)) for part in parts[2:]]
-    made = _in_processes(study, make_utterances, [job for _, own in sets for job in own], workers)
-    for place, own in sets:
-        _write_manifest(place, [row for rows in made[: len(own)] for row in rows])
-        made = made[len(own) :]
-    sizes = {p.name: sum(_sizes(p.folder)) / RATE / 3600 for p in parts}
+def _speak_training(study: Study, config: StudyConfig) -> dict[str, Any]:
+    text, folder = study.folder("text"), study.folder("speech")
+    said = read_lines(text / "spoken.txt")
+    kept = speakable(read_lines(text / "source-held-out.txt"), config)[: config.speech.held_out]
+    parts = [Part("train", tuple(said), folder / "train"), Part("held-out", tuple(kept), folder / "held-out")]
+    _speak(study, parts, config)
     return {
-        "hours": round(sizes["train"], 3),
-        "utterances": len(chosen),
-        "sentences": len(set(chosen)),
-        "words": sum(len(s.split()) for s in chosen),
-        "set_hours": {name: round(hours, 3) for name, hours in sizes.items() if name != "train"},
+        "hours": round(_hours(parts[0]), 3),
+        "utterances": len(said),
+        "sentences": len(set(said)),
+        "words": sum(len(s.split()) for s in said),
+        "held_out_hours": round(_hours(parts[1]), 3),
     }
+
+
+def _make_sets(study: Study, config: StudyConfig) -> dict[str, Any]:
+    text, folder = study.folder("text"), study.folder("sets")
+    names = [f"{domain}-{part}" for domain in DOMAINS for part in ("dev", "test")]
+    parts = [Part(name, tuple(read_lines(text / f"{name}.txt")), folder / "clean" / name) for name in names]
+    _speak(study, parts, config)
+    jobs = {part.name: _set_jobs(part, folder / part.name, config) for part in parts}
+    made = iter(_in_processes(study, make_utterances, [job for own in jobs.values() for job in own], _workers(config)))
+    for name, own in jobs.items():
+        _write_manifest(folder / name, [row for _ in own for row in next(made)])
+    return {"hours": {part.name: round(_hours(part), 3) for part in parts}}
+
+
+def _speak(study: Study, parts: list[Part], config: StudyConfig) -> None:
+    """Makes the shards that are not there yet."""
+    jobs = [job for part in parts for job in _jobs(part, config)]
+    _in_processes(study, speak_shard, [j for j in jobs if not j.file.with_suffix(".json").is_file()], _workers(config))
+
+
+def _workers(config: StudyConfig) -> int:
+    return config.speech.workers or os.cpu_count() or 1
+
+
+def _hours(part: Part) -> float:
+    return sum(_sizes(part.folder)) / RATE / 3600
 
 
 def _jobs(part: Part, config: StudyConfig) -> list[Job]:

@@ -11,7 +11,7 @@ from ilme.study.networks import network_stages
 from ilme.study.outcome import outcome_stage
 from ilme.study.recordings import recorded_speech_stage, recorded_text_stage
 from ilme.study.runner import Stage, Study
-from ilme.study.speech import speech_stage
+from ilme.study.speech import sets_stage, speech_stage
 from ilme.study.texts import text_stage
 
 __all__ = ["build_study", "study_stages"]
@@ -22,7 +22,7 @@ def study_stages(config: StudyConfig) -> list[Stage]:
     recorded = config.recordings.active
     return [
         recorded_text_stage(config) if recorded else text_stage(config),
-        recorded_speech_stage(config) if recorded else speech_stage(config),
+        *([recorded_speech_stage(config)] if recorded else [speech_stage(config), sets_stage(config)]),
         *language_stages(config),
         *network_stages(config),
         *decoding_stages(config),
