@@ -43,9 +43,8 @@ def evaluate(
 ) -> None:
     """Decode a test set with fixed weights and write OUT/results.json: WER with interval, errors by kind, transcripts.
 
-    Weights come from `ilme tune`; method, beam, normaliser and tuned search options are then
-    the tuning's. Every look at the test set with
-    tuned weights is counted in a ledger beside the results.
+    Weights come from `ilme tune`; method, beam, normaliser and tuned search options are then the tuning's. Every look
+    at the test set with tuned weights is counted in a ledger beside the results.
 
     Args:
         model: A checkpoint of ours, or a model of others.

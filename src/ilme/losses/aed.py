@@ -61,8 +61,7 @@ def outputs_loss(model: AED, h: Tensor, labels: Tensor, label_lengths: Tensor, s
 def decoder_outputs(
     model: AED, memory: Memory, labels: Tensor, replace: Tensor | None = None, recompute: bool = False
 ) -> Tensor:
-    """h_dec_1 … h_dec_{U+1} (B, U+1, hidden) for given labels (B, U), as the model's own start and step give
-    them.
+    """h_dec_1 … h_dec_{U+1} (B, U+1, hidden) for given labels (B, U), as the model's own start and step give them.
 
     Where `replace` says so the decoder reads a label drawn from its own distribution; only such steps pay for
     their output layer.

@@ -37,8 +37,7 @@ class NoiseContrastive(nn.Module):
     Args:
         noise: q, probabilities of the output units (V,).
         samples: k, noise tokens a batch.
-        normaliser: c, the fixed log-normaliser. None: ln V, which makes fresh weights near uniform
-        probabilities.
+        normaliser: c, the fixed log-normaliser. None: ln V, which makes fresh weights near uniform probabilities.
     """
 
     log_noise: Tensor

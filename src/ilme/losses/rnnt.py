@@ -75,12 +75,10 @@ def rnnt_loss(
         label_lengths: Labels of each utterance (B,).
         blank: Id of blank.
         activation: The joint's nonlinearity.
-        dtype: Number format of the tiles' matrix products. None: float32 (float64 for float64 input); under
-        autocast
-            or for 16-bit input, float16 where the activation is bounded by 1 on a CUDA device, which is as
-            fast as bfloat16 and eight times finer, else bfloat16. Sums are always float32 or better.
-        skip_below: Posterior under which a cell is left out of the backward pass. None: 1e-8 in float32,
-        1e-6 in 16
+        dtype: Number format of the tiles' matrix products. None: float32 (float64 for float64 input); under autocast or
+            for 16-bit input, float16 where the activation is bounded by 1 on a CUDA device, which is as fast as
+            bfloat16 and eight times finer, else bfloat16. Sums are always float32 or better.
+        skip_below: Posterior under which a cell is left out of the backward pass. None: 1e-8 in float32, 1e-6 in 16
             bits; 0 leaves out none.
         tile_cells: Cells per tile. None: what suits the device.
     """

@@ -2,7 +2,7 @@
 
     score(y) = Σ_{u=1}^{U+1} [log P(y_u | x, y_{<u}) + λ_T log P_T(y_u | y_{<u}) − μ log P_S(y_u | y_{<u})] + β |y|
 
-with y_{U+1} = <eos> scored by all (Eq. 33). Hypotheses are ranked by score / |y|^α. Every guard below (length
+with y_{U+1} = <eos> scored by all (Eq. 33). Hypotheses are ranked by score / (|y| + 1)^α. Every guard below (length
 normalisation, length reward, end margin, repetition, longest output) applies to every fusion method alike.
 """
 

@@ -24,8 +24,8 @@ class OptimiserOptions:
         beta2: Decay of AdamW's second moment.
         weight_decay: On matrices; biases and LayerNorm are never decayed.
         clip: Largest norm of the gradient; 0 leaves it as it is.
-        layer_rates: Factor of the learning rate by name pattern, such as {"encoder.*": 0.1}; the first match
-        counts. frozen: Name patterns of parameters that are not trained, such as ["encoder.*"].
+        layer_rates: Factor of the learning rate by name pattern, such as {"encoder.*": 0.1}; the first match counts.
+        frozen: Name patterns of parameters that are not trained, such as ["encoder.*"].
     """
 
     rate: float = 1e-3
@@ -59,9 +59,8 @@ class LoopOptions:
         steps: Updates of the weights.
         accumulate: Batches whose gradients make one update.
         precision: `bf16` (mixed), `fp32`, or `auto`: bf16 on a CUDA device.
-        average: Decay of the moving average of the weights (EMA), such as 0.999; 0 keeps none. Where there
-        is one,
-            it is what is evaluated and saved as the model.
+        average: Decay of the moving average of the weights (EMA), such as 0.999; 0 keeps none. Where there is one, it
+            is what is evaluated and saved as the model.
         evaluate_every: Steps between evaluations on held-out data.
         patience: Evaluations without a new best after which training stops; 0 never stops early.
         save_every: Steps between checkpoints.
@@ -134,8 +133,8 @@ class AedOptions:
 
     Attributes:
         smoothing: Label smoothing.
-        sampling: Scheduled sampling: largest rate at which the decoder reads its own draws; 0.0001 in the
-        paper. sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
+        sampling: Scheduled sampling: largest rate at which the decoder reads its own draws; 0.0001 in the paper.
+        sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
     """
 

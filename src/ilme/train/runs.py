@@ -40,13 +40,13 @@ class SpeechData:
     """Transcribed speech.
 
     Attributes:
-        train: One or more manifests of cuts, folders that `ilme data import` or `ilme data synth` wrote, or
-        Shar shards. held_out: One of those, for held-out loss; None evaluates nothing.
+        train: One or more manifests of cuts, folders that `ilme data import` or `ilme data synth` wrote, or Shar
+            shards.
+        held_out: One of those, for held-out loss; None evaluates nothing.
         tokenizer: A sentencepiece model, made by `ilme text bpe`.
         batch: Batch size, order and augmentation.
-        resident: Hold all audio in the memory of the device and make features there; then `noise` below is
-        what
-            is mixed in, not `batch.audio`.
+        resident: Hold all audio in the memory of the device and make features there; then `noise` below is what is
+            mixed in, not `batch.audio`.
         noise: For `resident`.
         utterances: Use so many training utterances only; 0 uses all.
     """

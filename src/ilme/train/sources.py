@@ -210,8 +210,9 @@ class MemorySource(PlannedSource):
     Args:
         features: (T, D) of each utterance.
         labels: Ids of each utterance.
+        budget: Most frames in a batch, padding counted.
         frame_seconds: Audio of one frame, in seconds.
-        options: Those of `PlannedSource`; the budget is in frames.
+        options: Those of `PlannedSource`.
     """
 
     def __init__(
