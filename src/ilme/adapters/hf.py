@@ -25,7 +25,7 @@ from ilme.nest import State
 from ilme.packed import Format
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "pad_hidden", "read_bart_layers", "read_layer"]
+__all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "encode_apart", "read_bart_layers", "read_layer"]
 
 Audio = np.ndarray[Any, np.dtype[np.float32]]
 RATE = 16_000  # samples a second that every model here expects
@@ -74,8 +74,7 @@ def read_layer(
     heads: int,
     scale: float,
 ) -> Layer:
-    """Reads one decoder layer that has `self_attn` and `encoder_attn`, each with q_proj, k_proj, v_proj and
-    `out`.
+    """Reads one decoder layer that has `self_attn` and `encoder_attn`, each with q_proj, k_proj, v_proj and `out`.
 
     Args:
         layer: The `transformers` module.
@@ -227,9 +226,7 @@ class TransformerAED(ABC):
         return self.decoder.layers[0].cross_kv.weight.shape[1]
 
     def pack(self, format: Format = "float32") -> None:
-        """Arranges the decoder's weights for the CPU: the same scores in less time (int8: nearly the
-        same).
-        """
+        """Arranges the decoder's weights for the CPU: the same scores in less time (int8: nearly the same)."""
         if self.device.type != "cpu" or self.dtype != torch.float32:
             raise BadInputError(f"packing is for float32 weights on the CPU, these are {self.dtype} on {self.device}")
         self.decoder.pack(format)
@@ -302,13 +299,17 @@ class TransformerAED(ABC):
         return None if self.rules is None else self.rules.advance(labels, state["rules"])
 
 
-def pad_hidden(states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Encoder states (T, D) of utterances encoded one by one: padded (B, T, D), and their mask (B, T)."""
-    padded = torch.nn.utils.rnn.pad_sequence(list(states), batch_first=True)
-    lengths = torch.tensor([len(s) for s in states], device=padded.device)
-    if bool((lengths == padded.shape[1]).all()):
+def encode_apart(encoder: Any, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What an encoder that padding would change gives for inputs (B, N, …) of these lengths (B,), one by one.
+
+    The states are padded (B, T, D); the mask (B, T) is True where there is one, None where nothing was padded.
+    """
+    states = [encoder(x[None, :n]).last_hidden_state[0] for x, n in zip(inputs, lengths.tolist(), strict=True)]
+    padded = torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
+    frames = torch.tensor([len(s) for s in states], device=padded.device)
+    if bool((frames == padded.shape[1]).all()):
         return padded, None
-    return padded, torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
+    return padded, torch.arange(padded.shape[1], device=padded.device) < frames[:, None]
 
 
 def attention(memory: State) -> CrossAttention:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import Audio, TransformerAED, pad_hidden, read_layer
+from ilme.adapters.hf import Audio, TransformerAED, encode_apart, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
 
@@ -75,11 +75,7 @@ class Moonshine(TransformerAED):
 
     @torch.inference_mode()
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        encoder = self.model.get_encoder()
-        waves = features.to(self.device, self.dtype)
-        return pad_hidden(
-            [encoder(wave[None, :n]).last_hidden_state[0] for wave, n in zip(waves, lengths.tolist(), strict=True)]
-        )
+        return encode_apart(self.model.get_encoder(), features.to(self.device, self.dtype), lengths)
 
 
 def read_decoder(model: Any) -> Decoder:

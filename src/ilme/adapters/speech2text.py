@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, Linear
-from ilme.adapters.hf import RATE, Audio, TransformerAED, pad_hidden, read_bart_layers
+from ilme.adapters.hf import RATE, Audio, TransformerAED, encode_apart, read_bart_layers
 from ilme.tokens import Tokenizer
 
 __all__ = ["Speech2Text", "Speech2TextOptions"]
+
+SHORTEST = 1_600  # samples: shorter audio is followed by silence, so that the convolutions have frames to read
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Speech2Text(TransformerAED):
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """Normalised filter banks (B, T, 80) and their lengths (B,)."""
-        padded = [np.pad(np.asarray(a, np.float32), (0, max(0, 1_600 - len(a)))) for a in audio]
+        padded = [np.pad(np.asarray(a, np.float32), (0, max(0, SHORTEST - len(a)))) for a in audio]
         made = [
             self._extractor(a, sampling_rate=RATE, return_tensors="pt", padding=False)["input_features"][0]
             for a in padded
@@ -78,11 +80,7 @@ class Speech2Text(TransformerAED):
 
     @torch.inference_mode()
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        encoder = self.model.get_encoder()
-        frames = features.to(self.device, self.dtype)
-        return pad_hidden(
-            [encoder(f[None, :n]).last_hidden_state[0] for f, n in zip(frames, lengths.tolist(), strict=True)]
-        )
+        return encode_apart(self.model.get_encoder(), features.to(self.device, self.dtype), lengths)
 
 
 def read_decoder(model: Any) -> Decoder:
@@ -105,6 +103,4 @@ def feature_extractor(config: Any) -> Any:
     from transformers import Speech2TextFeatureExtractor
 
     size = config.input_feat_per_channel
-    return Speech2TextFeatureExtractor(  # type: ignore[no-untyped-call]
-        feature_size=size, num_mel_bins=size
-    )
+    return Speech2TextFeatureExtractor(feature_size=size, num_mel_bins=size)  # type: ignore[no-untyped-call]
