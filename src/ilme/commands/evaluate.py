@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ilme.decoding.decoder import DecodingOptions
+from ilme.commands.workers import share_among
+from ilme.decoding.decoder import DecodingOptions, Processes
+from ilme.decoding.loading import Parts
+from ilme.decoding.utterances import read_utterances, references_of
+from ilme.evaluation.evaluate import Plan, decode_system, measured_system
+from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
-from ilme.evaluation.tables import Style
+from ilme.evaluation.tables import Style, main_table, render
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
+from ilme.tuning.result import TuningResult
 
 DECODING, TRANSDUCER, ATTENTION = DecodingOptions(), TransducerOptions(), AttentionOptions()
 
@@ -72,30 +78,13 @@ def evaluate(
         transducer: Search options of a transducer.
         attention: Search options of an attention decoder.
     """
-    from ilme.commands.workers import share_among
-
     if share_among(workers):
         return
-    from ilme.decoding.decoder import Processes
-    from ilme.decoding.loading import Parts
-    from ilme.decoding.utterances import read_utterances, references_of
-    from ilme.evaluation.evaluate import Plan, decode_system, measured_system
-    from ilme.tuning.result import TuningResult
-
-    processes = Processes.from_environment()
-    tuning = TuningResult.load(weights) if weights is not None else None
-    if tuning is not None and tuning.search:
-        attention = replace(attention, **tuning.search)  # type: ignore[arg-type]
-    utterances = read_utterances(test, split=split, limit=limit)
-    plan = Plan(
-        label=label or Path(model).name,
-        method=tuning.method if tuning else method,
-        beam=tuning.beam if tuning else beam,
-        normaliser=tuning.normaliser if tuning else normaliser,
-        tuning=tuning,
-        details=details,
-        search_errors=search_errors,
-    )
+    processes, utterances = Processes.from_environment(), read_utterances(test, split=split, limit=limit)
+    plan = Plan(label or Path(model).name, method, beam, normaliser, None, details, search_errors)
+    if weights is not None:
+        tuning = TuningResult.load(weights)
+        plan, attention = plan.tuned(tuning), replace(attention, **tuning.search)  # type: ignore[arg-type]
     if hypotheses is not None:
         system = measured_system(plan, hypotheses)
     else:
@@ -109,9 +98,6 @@ def evaluate(
 
 def _tell(results: Results, ledger: Path, style: Style) -> None:
     """Prints what was measured, and counts the look."""
-    from ilme.evaluation.ledger import record_look
-    from ilme.evaluation.tables import main_table, render
-
     (system,) = results.systems
     print(render(main_table(results), style))
     if system.oracle_wer is not None:

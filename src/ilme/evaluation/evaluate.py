@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,10 @@ class Plan:
     @property
     def weights(self) -> FusionWeights:
         return self.tuning.weights if self.tuning else FusionWeights()
+
+    def tuned(self, tuning: TuningResult) -> Plan:
+        """The same with the weights, method, beam and normaliser of a tuning."""
+        return replace(self, method=tuning.method, beam=tuning.beam, normaliser=tuning.normaliser, tuning=tuning)
 
 
 @dataclass(frozen=True)
