@@ -64,11 +64,18 @@ def test_options_that_exclude_each_other() -> None:
         LoopOptions(graphs=True, accumulate=2)
 
 
+def test_a_network_that_cannot_be_recorded_says_so() -> None:
+    config = replace(AEDS["tiny"], encoder=replace(ENCODER, hidden=12))
+    with pytest.raises(BadInputError, match="8 divides"):
+        AedObjective(AED(config, numbered_tokens(7, "attention"))).record()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["rnnt", "aed"])
 def test_a_replay_gives_the_eager_loss_and_gradients(kind: str) -> None:
     eager, recorded = (small_objective(kind).cuda().train() for _ in range(2))
-    assert recorded.record() and isinstance(recorded.recorded, RecordedBody)
+    recorded.record()
+    assert isinstance(recorded.recorded, RecordedBody)
     for seed in range(6):
         inputs = [x.cuda() for x in batch(3 + seed % 2, 20 - seed % 3, 4, seed)]
         losses = []

@@ -82,6 +82,11 @@ class LSTMEncoder(nn.Module):
         self.project = _projection(config.inputs, config.projection) if config.layers == 0 else None
         self.dropout = nn.Dropout(config.dropout)
 
+    @property
+    def capturable(self) -> bool:
+        """Whether its passes can be recorded in a CUDA graph."""
+        return all(bool(block.capturable) for block in self.blocks)
+
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         reduce_at = self.config.reduce_after if self.config.time_reduction > 1 else -1
         done = 0
@@ -130,8 +135,13 @@ class _Block(nn.Module):
         wide = config.hidden * (2 if config.bidirectional else 1)
         self.project = _projection(wide, config.projection)
 
+    @property
+    def capturable(self) -> bool:
+        """Whether it runs on a CUDA device without asking anything of the host."""
+        return not self.bidirectional or (self.count == 1 and self.lstm.hidden_size % 8 == 0)
+
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        if self.bidirectional and self.count == 1 and x.is_cuda and self.lstm.hidden_size % 8 == 0:
+        if self.bidirectional and self.capturable and x.is_cuda:
             x = both_ways(self.lstm, x, lengths)
         elif self.bidirectional:  # the backward direction must start at each utterance's own last frame
             packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)

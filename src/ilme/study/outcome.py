@@ -129,10 +129,10 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the checkout that runs; outside one, what ILME_COMMIT says."""
+    """What ILME_COMMIT says; else the commit of the checkout that runs."""
     git = shutil.which("git")
-    if git is None:
+    if "ILME_COMMIT" in os.environ or git is None:
         return os.environ.get("ILME_COMMIT", "")
     asked = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return found.stdout.strip() if found.returncode == 0 else os.environ.get("ILME_COMMIT", "")
+    return found.stdout.strip() if found.returncode == 0 else ""

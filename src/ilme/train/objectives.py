@@ -38,12 +38,15 @@ class Objective(nn.Module):
         """The part of the forward pass that can be recorded as CUDA graphs; None: there is none."""
         return None
 
-    def record(self) -> bool:
-        """From now on training passes run from recordings; whether this network has such a part."""
+    def record(self) -> None:
+        """From now on training passes run from recordings."""
         body = self.body()
-        if body is not None:
-            self.recorded = RecordedBody(body)
-        return body is not None
+        if body is None or not self.model.encoder.capturable:
+            raise BadInputError(
+                "loop.graphs cannot record this network: it needs an encoder, and bidirectional layers with a projection "
+                "and a width that 8 divides; leave loop.graphs out"
+            )
+        self.recorded = RecordedBody(body)
 
     def at_step(self, step: int) -> None:
         """Called before each step, for what changes over time."""
