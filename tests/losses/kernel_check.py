@@ -16,8 +16,8 @@ def check_transducer(device: str) -> None:
         wanted = loss_and_gradients(plain_loss(case), case, weights)
         for dtype, bar in ((torch.float32, 1e-4), (torch.float16, 2e-2), (torch.bfloat16, 2e-2)):
             ours = case.to(device, torch.float32)
-            plan = rnnt._Plan(2, activation, dtype, rnnt.SKIP_BELOW[dtype], 17, True)
-            loss = rnnt._RnntLoss.apply(*ours.leaves, ours.labels, ours.f_lengths, ours.label_lengths, plan)
+            plan = rnnt.TilePlan(2, activation, dtype, rnnt.SKIP_BELOW[dtype], 17, True)
+            loss = rnnt._RnntLoss.apply(plan, *ours.leaves, ours.labels, ours.f_lengths, ours.label_lengths)
             found = loss_and_gradients(loss, ours, weights)
             errors = [relative_error(a, b) for a, b in zip(found, wanted, strict=True)]
             assert all(e < bar for e in errors), (dtype, errors)

@@ -17,7 +17,7 @@ alignment visits (γ below `skip_below`) are left out of the backward pass; the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +36,20 @@ CPU_TILE_NUMBERS = 1 << 19  # logits of a tile: 2 MiB of float32, which a core's
 CUDA_TILE_CELLS = 16384  # enough rows that the matrix product fills the device
 
 
+class Terms(NamedTuple):
+    """The tensors of one call, as `rnnt_loss` describes them."""
+
+    f: Tensor
+    g: Tensor
+    weight: Tensor
+    bias: Tensor
+    labels: Tensor
+    f_lengths: Tensor
+    label_lengths: Tensor
+
+
 @dataclass(frozen=True)
-class _Plan:
+class TilePlan:
     """How one call is computed; everything but the tensors."""
 
     blank: int
@@ -82,40 +94,27 @@ def rnnt_loss(
             bits; 0 leaves out none.
         tile_cells: Cells per tile. None: what suits the device.
     """
-    _check(f, g, weight, bias, labels, f_lengths, label_lengths, blank, activation)
+    terms = Terms(f, g, weight, bias, labels, f_lengths, label_lengths)
+    _check(terms, blank, activation)
     dtype = dtype or _default_dtype(f, activation)
     fast = dtype != torch.float64 and kernels_run_on(f.device)
     if tile_cells is None:
         tile_cells = CUDA_TILE_CELLS if f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(weight)))
-    plan = _Plan(
-        blank,
-        activation,
-        dtype,
-        SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below,
-        tile_cells,
-        fast,
-    )
+    skip_below = SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below
+    plan = TilePlan(blank, activation, dtype, skip_below, tile_cells, fast)
     # On a CUDA device lengths are brought into range, not checked: looking at them would wait for the device.
-    f_lengths = f_lengths.to(device=f.device, dtype=torch.long).clamp(1, f.shape[1])
-    label_lengths = label_lengths.to(device=f.device, dtype=torch.long).clamp(0, labels.shape[1])
-    loss: Tensor = _RnntLoss.apply(  # type: ignore[no-untyped-call]
-        f, g, weight, bias, labels.to(torch.long), f_lengths, label_lengths, plan
+    terms = terms._replace(
+        labels=labels.to(torch.long),
+        f_lengths=f_lengths.to(device=f.device, dtype=torch.long).clamp(1, f.shape[1]),
+        label_lengths=label_lengths.to(device=f.device, dtype=torch.long).clamp(0, labels.shape[1]),
     )
+    loss: Tensor = _RnntLoss.apply(plan, *terms)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _check(
-    f: Tensor,
-    g: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    labels: Tensor,
-    f_lengths: Tensor,
-    label_lengths: Tensor,
-    blank: int,
-    activation: str,
-) -> None:
-    """Shapes only: reading values would wait for the device."""
+def _check(terms: Terms, blank: int, activation: str) -> None:
+    """Shapes only on a CUDA device: reading values would wait for it."""
+    f, g, weight, _, labels, f_lengths, label_lengths = terms
     if activation not in ("tanh", "relu"):
         raise BadInputError(f"activation must be 'tanh' or 'relu', got {activation!r}")
     if f.ndim != 3 or g.ndim != 3 or weight.ndim != 2 or labels.ndim != 2:
@@ -125,10 +124,9 @@ def _check(
         )
     B, T, J = f.shape
     V = len(weight)
-    wanted = {"g": (B, labels.shape[1] + 1, J), "weight": (V, J), "bias": (V,), "f_lengths": (B,)}
-    given = {"g": g, "weight": weight, "bias": bias, "f_lengths": f_lengths}
-    for name, shape in {**wanted, "label_lengths": (B,)}.items():
-        found = tuple({**given, "label_lengths": label_lengths}[name].shape)
+    widths = {"g": (B, labels.shape[1] + 1, J), "weight": (V, J), "bias": (V,)}
+    for name, shape in {**widths, "f_lengths": (B,), "label_lengths": (B,)}.items():
+        found = tuple(getattr(terms, name).shape)
         if found != shape:
             raise BadInputError(f"{name} must have shape {shape} beside f {(B, T, J)}, got {found}")
     if not 0 <= blank < V:
@@ -156,61 +154,54 @@ def _default_dtype(f: Tensor, activation: str) -> torch.dtype:
 
 class _RnntLoss(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        f: Tensor,
-        g: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        f_lengths: Tensor,
-        label_lengths: Tensor,
-        plan: _Plan,
-    ) -> Tensor:
-        with torch.autocast(f.device.type, enabled=False):
-            tiles = _tiles(f, g, weight, bias, labels, plan)
-            valid, _ = lattice._masks(f.shape[1], g.shape[1], f_lengths, label_lengths)
-            lse, blank, label = tiles.forward(torch.nonzero(valid.flatten()).flatten())
+    def forward(ctx: Any, plan: TilePlan, *tensors: Tensor) -> Tensor:
+        terms = Terms(*tensors)
+        lengths = terms.f_lengths, terms.label_lengths
+        with torch.autocast(terms.f.device.type, enabled=False):
+            valid, _ = lattice._masks(terms.f.shape[1], terms.g.shape[1], *lengths)
+            lse, blank, label = _tiles(terms, plan).forward(torch.nonzero(valid.flatten()).flatten())
             if plan.triton:
                 from ilme.losses import rnnt_triton
 
-                loss, *kept = rnnt_triton.forward_scores(blank, label, f_lengths, label_lengths)
+                loss, *kept = rnnt_triton.forward_scores(blank, label, *lengths)
             else:
-                loss, *kept = lattice.forward_scores(blank, label, f_lengths, label_lengths)
+                loss, *kept = lattice.forward_scores(blank, label, *lengths)
         ctx.plan = plan
-        ctx.save_for_backward(f, g, weight, bias, labels, f_lengths, label_lengths, lse, blank, label, *kept)
+        ctx.save_for_backward(*terms, lse, blank, label, *kept)
         return -loss.to(lse.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        f, g, weight, bias, labels, f_lengths, label_lengths, lse, blank, label, *kept = ctx.saved_tensors
-        plan: _Plan = ctx.plan
-        with torch.autocast(f.device.type, enabled=False):
+        saved, count = ctx.saved_tensors, len(Terms._fields)
+        terms = Terms(*saved[:count])
+        lse, blank, label, *kept = saved[count:]
+        lengths = terms.f_lengths, terms.label_lengths
+        plan: TilePlan = ctx.plan
+        with torch.autocast(terms.f.device.type, enabled=False):
             if plan.triton:
                 from ilme.losses import rnnt_triton
 
-                arcs = rnnt_triton.arc_posteriors(blank, label, kept[0], kept[1], f_lengths, label_lengths)
+                arcs = rnnt_triton.arc_posteriors(blank, label, kept[0], kept[1], *lengths)
             else:
-                arcs = lattice.arc_posteriors(blank, label, kept[0], f_lengths, label_lengths)
-            tiles = _tiles(f, g, weight, bias, labels, plan)
+                arcs = lattice.arc_posteriors(blank, label, kept[0], *lengths)
             # Arcs are weighted by each utterance's gradient, scaled to at most 1 so that 16 bits hold them.
             scale = grad.abs().amax().clamp(min=torch.finfo(lse.dtype).tiny).to(lse.dtype)
             visited = (arcs[0] + arcs[1] > plan.skip_below) & (grad != 0)[:, None, None]
             cells = torch.nonzero(visited.flatten()).flatten()
             each = (grad.to(lse.dtype) / scale)[:, None, None]
             blank_arcs, label_arcs = (x.to(lse.dtype) * each for x in arcs)
-            df, dg, dw, db = tiles.backward(cells, lse, blank_arcs, label_arcs)
-        results = ((x * scale).to(like.dtype) for x, like in zip((df, dg, dw, db), (f, g, weight, bias), strict=True))
-        return (*results, None, None, None, None)
+            made = _tiles(terms, plan).backward(cells, lse, blank_arcs, label_arcs)
+        results = ((x * scale).to(like.dtype) for x, like in zip(made, terms[:4], strict=True))
+        return (None, *results, None, None, None)
 
 
-def _tiles(f: Tensor, g: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, plan: _Plan) -> Any:
+def _tiles(terms: Terms, plan: TilePlan) -> Any:
     if plan.triton:
         from ilme.losses.rnnt_triton import TritonTiles
 
-        return TritonTiles(f, g, weight, bias, labels, plan.blank, plan.activation, plan.dtype, plan.tile)
-    return TorchTiles(f, g, weight, bias, labels, plan.blank, plan.activation, plan.dtype, plan.tile)
+        return TritonTiles(terms, plan)
+    return TorchTiles(terms, plan)
 
 
 class TorchTiles:
@@ -219,26 +210,16 @@ class TorchTiles:
     A cell is the flat index (b·T + t)·(U+1) + u; `row` is b·T + t and `col` is b·(U+1) + u.
     """
 
-    def __init__(
-        self,
-        f: Tensor,
-        g: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        blank: int,
-        activation: Activation,
-        dtype: torch.dtype,
-        tile: int,
-    ) -> None:
+    def __init__(self, terms: Terms, plan: TilePlan) -> None:
+        f, g, weight, bias, labels, *_ = terms
         self.B, self.T, self.J = f.shape
         self.W = g.shape[1]
         self.exact = torch.float64 if f.dtype == torch.float64 else torch.float32
         self.f = f.detach().reshape(-1, self.J).to(self.exact)
         self.g = g.detach().reshape(-1, self.J).to(self.exact)
-        self.weight, self.bias = weight.detach().to(dtype), bias.detach().to(self.exact)
+        self.weight, self.bias = weight.detach().to(plan.dtype), bias.detach().to(self.exact)
         self.next_label = torch.cat([labels, labels.new_zeros(len(labels), 1)], dim=1).flatten()
-        self.blank, self.activation, self.dtype, self.tile = blank, activation, dtype, tile
+        self.blank, self.activation, self.dtype, self.tile = plan.blank, plan.activation, plan.dtype, plan.tile
 
     def _hidden(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         row = torch.div(cells, self.W, rounding_mode="floor")

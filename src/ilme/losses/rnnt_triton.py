@@ -1,5 +1,4 @@
-"""The transducer loss on a CUDA device: cuBLAS for the tiles' matrix products, Triton for everything between
-them.
+"""The transducer loss on a CUDA device: cuBLAS for the tiles' matrix products, Triton for everything between them.
 
 Kernels, per tile of cells: the joint's activation; log-sum-exp with the two log-probabilities that the
 lattice needs; logits to their gradient, in place; and the two sums of the activation's gradient, over the
@@ -13,13 +12,16 @@ utterances reach thousands of nats, where float32 would resolve 1e-4 only.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 from torch import Tensor
 
 from ilme.losses import rnnt_kernels as kernels
+
+if TYPE_CHECKING:
+    from ilme.losses.rnnt import Terms, TilePlan
 
 __all__ = ["TritonTiles", "arc_posteriors", "forward_scores"]
 
@@ -70,18 +72,9 @@ def _warps(block: int) -> int:
 class TritonTiles:
     """Joint and output layer over tiles of cells; the interface of `ilme.losses.rnnt.TorchTiles`."""
 
-    def __init__(
-        self,
-        f: Tensor,
-        g: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        labels: Tensor,
-        blank: int,
-        activation: str,
-        dtype: torch.dtype,
-        tile: int,
-    ) -> None:
+    def __init__(self, terms: Terms, plan: TilePlan) -> None:
+        f, g, weight, bias, labels, *_ = terms
+        dtype = plan.dtype
         self.B, self.T, self.J = f.shape
         self.W, self.V = g.shape[1], len(weight)
         self.f, self.g = f.detach().contiguous(), g.detach().contiguous()
@@ -89,9 +82,9 @@ class TritonTiles:
         self.weight = torch.nn.functional.pad(weight.detach().to(dtype), (0, 0, 0, padding))
         self.bias = torch.nn.functional.pad(bias.detach().to(dtype), (0, padding), value=PAD_BIAS)
         self.next_label = torch.cat([labels, labels.new_zeros(len(labels), 1)], dim=1).to(torch.int32)
-        self.blank, self.tanh, self.dtype = blank, activation == "tanh", dtype
+        self.blank, self.tanh, self.dtype = plan.blank, plan.activation == "tanh", dtype
         cells = self.B * self.T * self.W
-        self.tile = min(tile, cells)
+        self.tile = min(plan.tile, cells)
         self.h = torch.empty(self.tile, self.J, dtype=dtype, device=f.device)
         self.z = torch.empty(self.tile, len(self.weight), dtype=dtype, device=f.device)
 
