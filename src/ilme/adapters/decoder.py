@@ -7,11 +7,9 @@ One layer of every model here is pre-norm:
     x ← x + FeedForward(norm₃ x)
 
 An end-to-end model and its internal LM are the same layers with another c. So both run as *streams* through
-one pass: the linear maps see the rows of all streams at once, and only the two attentions are done stream by
-stream.
+one pass: the linear maps see the rows of all streams at once, and only the two attentions are done stream by stream.
 
-Shapes: n label sequences, q new labels of each, L labels in all, B utterances, T encoder frames, H heads,
-D width.
+Shapes: n label sequences, q new labels of each, L labels in all, B utterances, T encoder frames, H heads, D width.
 """
 
 from __future__ import annotations
@@ -145,11 +143,9 @@ class Context(Protocol):
 
 @dataclass(frozen=True)
 class CrossAttention:
-    """Attention to an encoder's output, whose keys and values are computed once and never copied per
-    hypothesis.
+    """Attention to an encoder's output, whose keys and values are computed once and never copied per hypothesis.
 
-    The n / B sequences of an utterance stand together: they are so many queries into the one memory of that
-    utterance.
+    The n / B sequences of an utterance stand together: they are so many queries into the one memory of that utterance.
 
     Attributes:
         keys, values: Per layer (B, H, T, D/H).
@@ -173,9 +169,7 @@ class CrossAttention:
 
 @dataclass(frozen=True)
 class Vectors:
-    """A constant per layer (layers, D) in place of the cross-attention's output; it does not depend on any
-    audio.
-    """
+    """A constant per layer (layers, D) in place of the cross-attention's output; it does not depend on any audio."""
 
     vectors: Tensor
 
@@ -237,9 +231,7 @@ class Decoder:
         return Stream(self.embed(labels, position(cache)), cache, context)
 
     def run(self, *streams: Stream) -> tuple[list[Tensor], list[Cache]]:
-        """The streams' last hidden states (n, q, D) before the output map, and their caches with the new
-        labels.
-        """
+        """The streams' last hidden states (n, q, D) before the output map, and their caches with the new labels."""
         q = streams[0].x.shape[1]
         if any(s.x.shape[1] != q for s in streams):
             raise ValueError("streams that share a pass must bring the same number of new labels")
@@ -264,9 +256,7 @@ class Decoder:
     def _self_attention(
         self, layer: Layer, qkv: Tensor, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Attention of the new labels (n, q, 3D) to themselves and the past; the cache entry with them in
-        it.
-        """
+        """Attention of the new labels (n, q, 3D) to themselves and the past; the cache entry with them in it."""
         n, q, _ = qkv.shape
         query, key, value = (layer.split(part) for part in qkv.chunk(3, dim=-1))
         if self.rotate is not None:

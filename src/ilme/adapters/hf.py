@@ -3,8 +3,7 @@
 A new model is one subclass that says how its decoder layers are called (`read_layer`), how audio becomes
 features (`features`) and how features become encoder states (`hidden`). Everything a search, an internal LM
 or the tuner needs follows from that. The `transformers` model itself runs only its encoder; the decoder's
-weights are read into `ilme.adapters.decoder`, which keeps its cache as plain tensors that a search can
-reorder.
+weights are read into `ilme.adapters.decoder`, which keeps its cache as plain tensors that a search can reorder.
 
 Shapes: n label sequences, B utterances, T encoder frames, V output units, D the model's width.
 """

@@ -1,6 +1,4 @@
-"""From a name to a model: hub id, local folder, OpenAI `.pt`, whisper.cpp `.bin`. No remote code is ever
-run.
-"""
+"""From a name to a model: hub id, local folder, OpenAI `.pt`, whisper.cpp `.bin`. No remote code is ever run."""
 
 from __future__ import annotations
 

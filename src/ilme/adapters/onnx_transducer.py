@@ -8,8 +8,7 @@
     joiner    encoder_out (N, J), decoder_out (N, J) → logit (N, V)
 
 The exported encoder and decoder hold their projections, biases included, so the joiner with zeros for `encoder_out` is
-the internal LM's J(g) with f_t and b_e both gone (Eqs. 24–26). The decoder is stateless: it reads the last few
-labels.
+the internal LM's J(g) with f_t and b_e both gone (Eqs. 24–26). The decoder is stateless: it reads the last few labels.
 """
 
 from __future__ import annotations

@@ -179,9 +179,7 @@ def special_names(languages: int) -> list[str]:
 
 
 def find_ranks(multilingual: bool, given: Path | None = None, beside: Path | None = None) -> Path:
-    """The file of byte-pair ranks: the one given, one beside the weights, or that of an installed
-    openai-whisper.
-    """
+    """The file of byte-pair ranks: the one given, one beside the weights, or that of an installed openai-whisper."""
     name = "multilingual.tiktoken" if multilingual else "gpt2.tiktoken"
     if given is not None:
         if not given.exists():

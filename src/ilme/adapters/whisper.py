@@ -175,9 +175,7 @@ class Whisper(TransformerAED):
         self._extractor = extractor if extractor is not None else feature_extractor(config)
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
-        """Log-mel spectrograms of audio padded to the full window (B, mels, 3000), and the frames that hold
-        audio.
-        """
+        """Log-mel spectrograms of audio padded to the full window (B, mels, 3000), and the frames that hold audio."""
         longest = max(len(a) for a in audio)
         if longest > self.window * RATE + 1:
             raise BadInputError(f"{longest / RATE:.1f} s of audio, but the model takes {self.window:.0f} s at once")

@@ -2,8 +2,7 @@
 
 `spoken` is what an acoustic transcript without punctuation looks like: lower case, numbers and symbols in
 English words, accents folded, no punctuation but the apostrophe inside a word. `written` keeps case,
-punctuation and digits, and only makes one form out of several: straight quotes, single spaces, no control
-characters.
+punctuation and digits, and only makes one form out of several: straight quotes, single spaces, no control characters.
 """
 
 from __future__ import annotations

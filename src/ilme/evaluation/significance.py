@@ -1,8 +1,7 @@
 """Is a difference in WER more than chance? Intervals and paired tests over whole speakers.
 
 Utterances of one speaker share an accent and a microphone, so their errors are not independent: the bootstrap
-draws speakers, not utterances. Bisani & Ney (2004) describe the bootstrap, Gillick & Cox (1989) the
-matched-pairs test.
+draws speakers, not utterances. Bisani & Ney (2004) describe the bootstrap, Gillick & Cox (1989) the matched-pairs test.
 """
 
 from __future__ import annotations

@@ -136,9 +136,7 @@ def removed(model: TransformerAED, calibration: Calibration | None = None) -> Tr
 
 @torch.no_grad()
 def zeroed(model: TransformerAED, calibration: Calibration | None = None) -> TransformerILM:
-    """Encoder output zero. Every frame has then the same value b_v, so the attention's weights do not
-    matter.
-    """
+    """Encoder output zero. Every frame has then the same value b_v, so the attention's weights do not matter."""
     nothing = torch.zeros(1, 1, model.encoder_width, device=model.device, dtype=model.dtype)
     vectors = torch.stack([single_frame(layer, nothing) for layer in model.decoder.layers])
     return TransformerILM(model, Vectors(vectors), "zeroed", {"vectors": vectors})

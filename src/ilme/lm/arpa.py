@@ -37,8 +37,7 @@ class NGramTable:
     Attributes:
         words: Symbol of each word (M, k), int64.
         log_prob: ln P(last word | the others) (M,), float64.
-        backoff: ln of the back-off weight of the whole n-gram as a context (M,), float64; 0 for the
-            highest order.
+        backoff: ln of the back-off weight of the whole n-gram as a context (M,), float64; 0 for the highest order.
     """
 
     words: NDArray[np.int64]
@@ -80,8 +79,7 @@ class Arpa:
 def read_arpa(path: str | os.PathLike[str], tokens: Tokens, units: Units | None = None) -> Arpa:
     """Reads an ARPA file (plain or .gz) whose words are the pieces, or the decimal ids, of an inventory.
 
-    `<s>` is the sentence start, `</s>` the id tokens.eos, `<unk>` the id tokens.unk and every id that has
-    no unigram.
+    `<s>` is the sentence start, `</s>` the id tokens.eos, `<unk>` the id tokens.unk and every id that has no unigram.
 
     Args:
         path: The file.

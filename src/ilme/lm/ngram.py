@@ -72,9 +72,7 @@ class Automaton:
 
 
 def build_automaton(arpa: Arpa) -> Automaton:
-    """Joins the tables of all orders into one automaton, order by order, so that shorter contexts are known
-    first.
-    """
+    """Joins the tables of all orders into one automaton, order by order, so that shorter contexts are known first."""
     width, order = arpa.size + 1, arpa.order
     unigram = np.full(width, NEVER)
     backoff = np.zeros(1 + width)

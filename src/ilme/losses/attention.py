@@ -1,5 +1,4 @@
-"""Energies of location-aware additive attention, which are what an attention decoder's training step waits
-for.
+"""Energies of location-aware additive attention, which are what an attention decoder's training step waits for.
 
     energy(b, t) = Σ_a v_a tanh( K(b, t, a) + q(b, a) + Σ_f W_f(a, f) M(b, t, f) )          (Eq. 5)
 

@@ -1,5 +1,4 @@
-"""Noise-contrastive estimation of a language model (Mnih & Teh 2012): learn p(w|h) by telling data from
-noise.
+"""Noise-contrastive estimation of a language model (Mnih & Teh 2012): learn p(w|h) by telling data from noise.
 
 A token w that follows history h comes from the data with prior 1 and from the noise q with prior k:
 

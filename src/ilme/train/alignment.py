@@ -1,10 +1,8 @@
-"""LSTM layers whose width is no multiple of 8, run at the next width that is: the same numbers, on the fast
-kernels.
+"""LSTM layers whose width is no multiple of 8, run at the next width that is: the same numbers, on the fast kernels.
 
 Tensor cores read 16-bit matrices in groups of 8. The paper's BLSTM-780 misses that and falls back to slow
 products. A unit whose weights are all zero stays zero: c = σ(0) c + σ(0) tanh(0) = 0 from c = 0, and h =
-σ(0) tanh(0) = 0. So weights can be padded with zeros on the way in, and the padded outputs dropped on the
-way out.
+σ(0) tanh(0) = 0. So weights can be padded with zeros on the way in, and the padded outputs dropped on the way out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What a run writes down: metrics.jsonl, TensorBoard events, a progress bar, and a picture of the curves at
-the end.
+"""What a run writes down: metrics.jsonl, TensorBoard events, a progress bar, and a picture of the curves at the end.
 
 Each line of metrics.jsonl is one JSON object with "step" and "hours" (hours of audio seen) and one of
     {"loss", "rate", "gradient", "epoch", "seconds", "hours_per_second"}   training, per unit (label or end)

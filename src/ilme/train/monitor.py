@@ -23,8 +23,7 @@ __all__ = ["internal_lm_perplexity"]
 
 
 def internal_lm_perplexity(model: Any, sentences: Sequence[Sequence[int]], batch: int = 256) -> float:
-    """exp(−Σ log P(y) / units) per token, of a transducer, an attention decoder or (its own) a language
-    model.
+    """exp(−Σ log P(y) / units) per token, of a transducer, an attention decoder or (its own) a language model.
 
     A transducer's internal LM has no end of sentence (Eq. 26); the others score it.
     """

@@ -1,5 +1,4 @@
-"""All audio of a small study on the GPU: int16 samples in memory, noise and features made there, batch by
-batch.
+"""All audio of a small study on the GPU: int16 samples in memory, noise and features made there, batch by batch.
 
 A hundred hours at 16 kHz are 11.5 GB. Nothing is read or decoded while training, so the device never waits
 for the disk or the processors: an epoch takes as long as its matrix products.

@@ -1,8 +1,7 @@
 """Where training batches come from, beside `ilme.data.batches`: text for language models, and data in memory.
 
 A source is iterated again and again; each turn is an epoch, or the rest of one after `load_state_dict`. Whole
-batches are dealt to the ranks in turn, so that two processes see what one process sees that accumulates two
-batches.
+batches are dealt to the ranks in turn, so that two processes see what one process sees that accumulates two batches.
 """
 
 from __future__ import annotations
@@ -72,11 +71,9 @@ class TextBatch:
 def plan_epoch(
     lengths: NDArray[Any], budget: float, most: int, seed: int, epoch: int, shuffle: bool = True
 ) -> list[NDArray[Any]]:
-    """The batches of an epoch, as indices: items of like length, at most `budget` with padding and `most`
-    items.
+    """The batches of an epoch, as indices: items of like length, at most `budget` with padding and `most` items.
 
-    Lengths are jittered by up to a tenth before they are sorted, so that the batches differ from epoch to
-    epoch.
+    Lengths are jittered by up to a tenth before they are sorted, so that the batches differ from epoch to epoch.
     """
     draw = np.random.default_rng([seed, epoch])
     keys = lengths * (1 + 0.1 * draw.random(len(lengths))) if shuffle else lengths

@@ -215,8 +215,7 @@ def build_lists(
 
 
 def possible_winners(linear: Array, low: Array, high: Array) -> NDArray[np.bool_]:
-    """Which of K hypotheses (K, 4: base, then slopes) could have the best score for weights between low and
-    high.
+    """Which of K hypotheses (K, 4: base, then slopes) could have the best score for weights between low and high.
 
     Scores are linear in the weights, so one that is no better than another at every corner of the box is no
     better anywhere inside. Of equal ones the first stays.

@@ -40,8 +40,7 @@ class Decoder(Protocol):
         """The n-best list of every utterance, by id, with text.
 
         Every component score is filled in whatever the weights are: a scorer whose weight is 0 takes no part
-        in the search, but its scores of the hypotheses found are needed to ask what another weight would
-        choose.
+        in the search, but its scores of the hypotheses found are needed to ask what another weight would choose.
         """
         ...
 
