@@ -43,8 +43,8 @@ class Objective(nn.Module):
         body = self.body()
         if body is None or not self.model.encoder.capturable:
             raise BadInputError(
-                "loop.graphs cannot record this network: it needs an encoder, and bidirectional layers with a projection "
-                "and a width that 8 divides; leave loop.graphs out"
+                "loop.graphs cannot record this network: it needs an encoder whose bidirectional layers have a "
+                "projection and a width that 8 divides; leave loop.graphs out"
             )
         self.recorded = RecordedBody(body)
 
