@@ -20,15 +20,17 @@ from ilme.errors import BadInputError
 from ilme.evaluation.results import Results
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.study.config import StudyConfig, read_config
-from ilme.study.corpora import CorpusPart, RecordingsPlan, find_file, rows_of
+from ilme.study.copies import copies
+from ilme.study.corpora import CorpusPart, RecordingsPlan, find_file, rows_of, training_rows
 from ilme.study.gathering import gather
-from ilme.study.recordings import _pieces, copies
+from ilme.study.recordings import _pieces
 from ilme.study.speech import resident_part
 from ilme.study.stages import build_study
 from ilme.train.resident import ResidentAudio
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "configs" / "study" / "real-tiny.yaml"
+SETS = {"target-dev": CorpusPart("x"), "target-test": CorpusPart("x")}
 SENTENCE = "the a bank of river old house Mr. Smith went to sea 12 ships and came home again with gold"
 
 
@@ -97,6 +99,10 @@ def test_parts_of_a_corpus(corpora: Path) -> None:
         rows_of(plan, CorpusPart("common-voice-en", "nobody"), 1)
     with pytest.raises(BadInputError, match=r"holds absent/manifest\.jsonl"):
         rows_of(plan, CorpusPart("absent"), 1)
+    with pytest.raises(BadInputError, match=r"in split train of at most 0\.1 s"):
+        rows_of(plan, CorpusPart("common-voice-en", "train", longest=0.1), 1)
+    with pytest.raises(BadInputError, match=r"of 0\.5 to 0\.7 s; change recordings\.shortest"):
+        training_rows(RecordingsPlan(roots=plan.roots, train=part, sets=SETS, longest=0.7), 1)
 
 
 def test_a_target_without_sets_is_refused() -> None:

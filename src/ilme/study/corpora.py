@@ -11,7 +11,16 @@ from typing import Any
 from ilme.data.normalise import spoken
 from ilme.errors import BadInputError
 
-__all__ = ["CorpusPart", "RecordingsPlan", "Row", "find_file", "manifest_of", "rows_of", "training_rows"]
+__all__ = [
+    "CorpusPart",
+    "RecordingsPlan",
+    "Row",
+    "audio_of",
+    "find_file",
+    "manifest_of",
+    "rows_of",
+    "training_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -123,13 +132,18 @@ def find_file(plan: RecordingsPlan, *names: str) -> Path:
         for name in names:
             if (Path(root) / name).is_file():
                 return Path(root) / name
+    roots = ", ".join(plan.roots) or "(recordings.roots is empty)"
     raise BadInputError(
-        f"none of the folders {', '.join(plan.roots) or '(recordings.roots is empty)'} holds {' or '.join(names)}"
+        f"none of the folders {roots} holds {' or '.join(names)}; add the folder that does to recordings.roots"
     )
 
 
 def manifest_of(plan: RecordingsPlan, part: CorpusPart) -> Path:
     return find_file(plan, f"{part.corpus}/manifest.jsonl")
+
+
+def audio_of(plan: RecordingsPlan, part: CorpusPart, row: Row) -> Path:
+    return find_file(plan, f"{part.corpus}/{row.audio}")
 
 
 def rows_of(plan: RecordingsPlan, part: CorpusPart, seed: int) -> list[Row]:
@@ -144,10 +158,14 @@ def rows_of(plan: RecordingsPlan, part: CorpusPart, seed: int) -> list[Row]:
                     continue
                 rows.append(_row(data))
             except (ValueError, KeyError, TypeError) as error:
-                raise BadInputError(f"{path}, line {number}: not an utterance ({error!r})") from error
+                raise BadInputError(
+                    f"{path}, line {number}: an utterance has audio_filepath, text and duration, not {error!r}"
+                ) from error
     rows = [row for row in rows if row.text and (not part.longest or row.seconds <= part.longest)]
     if not rows:
-        raise BadInputError(f"{path} has no utterance with text{f' in split {part.split}' if part.split else ''}")
+        split = f" in split {part.split}" if part.split else ""
+        length = f" of at most {part.longest:g} s" if part.longest else ""
+        raise BadInputError(f"{path} has no utterance with text{split}{length}")
     if part.most and part.most < len(rows):
         places = Random(f"{seed}/{part.corpus}/{part.split}").sample(range(len(rows)), part.most)
         rows = [rows[i] for i in sorted(places)]
@@ -156,8 +174,13 @@ def rows_of(plan: RecordingsPlan, part: CorpusPart, seed: int) -> list[Row]:
 
 def training_rows(plan: RecordingsPlan, seed: int) -> list[Row]:
     """The training speech: of a length that networks learn well from."""
-    found = rows_of(plan, plan.train, seed)
-    return [row for row in found if plan.shortest <= row.seconds <= plan.longest]
+    rows = [row for row in rows_of(plan, plan.train, seed) if plan.shortest <= row.seconds <= plan.longest]
+    if not rows:
+        raise BadInputError(
+            f"{plan.train.corpus} has no training utterance of {plan.shortest:g} to {plan.longest:g} s; change "
+            "recordings.shortest or recordings.longest"
+        )
+    return rows
 
 
 def _row(data: dict[str, Any]) -> Row:

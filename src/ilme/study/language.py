@@ -16,7 +16,7 @@ from ilme.lm.ngram import NGramScorer, build_automaton
 from ilme.perplexity import perplexity
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.runner import Stage, Study
-from ilme.study.texts import read_lines
+from ilme.study.texts import count_words, read_lines
 from ilme.study.training import Course, fresh_network, options_of, run_course
 from ilme.train.objectives import LmObjective
 from ilme.train.options import LmOptions
@@ -107,7 +107,7 @@ def _language_model(study: Study, config: StudyConfig, name: str, plan: NetworkP
         seed=config.seed,
     )
     facts = run_course(study, stage, course)
-    return facts | {"words": sum(len(s.split()) for s in train)} | _perplexities(study, file)
+    return facts | {"words": count_words(train)} | _perplexities(study, file)
 
 
 def _perplexities(study: Study, file: Path) -> dict[str, float]:

@@ -14,9 +14,9 @@ from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig
 from ilme.models.whisper_encoder import load_whisper_encoder
 from ilme.study.config import NetworkPlan, StudyConfig
+from ilme.study.copies import copies
 from ilme.study.corpora import find_file
 from ilme.study.language import study_tokenizer
-from ilme.study.recordings import copies
 from ilme.study.runner import Stage, Study, file_digest
 from ilme.study.speech import resident_part
 from ilme.study.texts import read_lines

@@ -6,7 +6,6 @@ speech:  train/ and held-out/ as shards of int16 samples; NAME-dev/ and NAME-tes
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -16,27 +15,29 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from ilme.checkpoint import write_atomically
 from ilme.data.audio import load_audio
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import spoken
-from ilme.data.speed import change_speed, low_pass
 from ilme.errors import BadInputError
 from ilme.study.config import StudyConfig
-from ilme.study.corpora import CorpusPart, RecordingsPlan, Row, find_file, manifest_of, rows_of, training_rows
+from ilme.study.corpora import (
+    CorpusPart,
+    RecordingsPlan,
+    Row,
+    audio_of,
+    find_file,
+    manifest_of,
+    rows_of,
+    training_rows,
+)
 from ilme.study.runner import Stage, Study, file_digest
+from ilme.study.shards import SHARD, is_whole, to_int16, write_shard
 from ilme.study.speaking import RATE
-from ilme.study.texts import read_lines, write_lines
-from ilme.train.resident import ResidentAudio
+from ilme.study.speech import write_manifest
+from ilme.study.texts import count_words, read_lines, write_lines
 
-__all__ = ["copies", "recorded_speech_stage", "recorded_text_stage", "target_text"]
+__all__ = ["recorded_speech_stage", "recorded_text_stage", "target_text"]
 
-SHARD = 200  # utterances in a file
-TELEPHONE = 0.5  # share of the band of 16 kHz audio that a telephone lets through
 _SPOKEN = re.compile(r"[a-z' ]+")
 
 
@@ -52,12 +53,12 @@ def recorded_text_stage(config: StudyConfig) -> Stage:
         "lm_sentences": config.text.lm_sentences,
         "seed": config.seed,
     }
-    return Stage("text", lambda study: _choose(study, config), inputs=inputs)
+    return Stage("text", lambda study: _write_texts(study, config), inputs=inputs)
 
 
 def recorded_speech_stage(config: StudyConfig) -> Stage:
     """Its files are named in the manifests that `text` depends on."""
-    return Stage("speech", lambda study: _decode(study, config), ("text",), resumes=True)
+    return Stage("speech", lambda study: _write_speech(study, config), ("text",), resumes=True)
 
 
 def target_text(config: StudyConfig) -> Path:
@@ -66,14 +67,14 @@ def target_text(config: StudyConfig) -> Path:
     return find_file(config.recordings, name, f"{name}.xz", f"{name}.gz")
 
 
-def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
+def _write_texts(study: Study, config: StudyConfig) -> dict[str, Any]:
     plan, folder, seed = config.recordings, study.folder("text"), config.seed
     train = [row.text for row in training_rows(plan, seed)]
     write_lines(folder / "source-train.txt", train)
     write_lines(folder / "transcripts.txt", list(dict.fromkeys(train)))
     held_out = [row.text for row in rows_of(plan, plan.held_out, seed)]
     write_lines(folder / "source-held-out.txt", [text for text in held_out if text not in set(train)])
-    facts: dict[str, Any] = {"source_words": _words(train)}
+    facts: dict[str, Any] = {"source_words": count_words(train)}
     evaluation: list[str] = []
     for name, part in plan.sets.items():
         texts = [row.text for row in rows_of(plan, part, seed)]
@@ -85,7 +86,7 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
         learnt, kept = _by_group(rows_of(plan, part, seed), f"{seed}/{name}")
         write_lines(folder / f"{name}-train.txt", learnt)
         write_lines(folder / f"{name}-held-out.txt", kept)
-        facts[f"{name}_words"] = _words(learnt)
+        facts[f"{name}_words"] = count_words(learnt)
     return facts | _target(config, folder, evaluation)
 
 
@@ -110,7 +111,7 @@ def _target(config: StudyConfig, folder: Path, evaluation: Sequence[str]) -> dic
         raise BadInputError(f"{target_text(config)} has no text left beside {count} pieces held out")
     write_lines(folder / "target-held-out.txt", pieces[:count])
     write_lines(folder / "target-train.txt", train)
-    return {"target_words": _words(train), "target_excluded": sum(s is not None for s in shared)}
+    return {"target_words": count_words(train), "target_excluded": sum(s is not None for s in shared)}
 
 
 def _pieces(lines: Sequence[str], left_out: Sequence[bool], longest: int, draw: Random) -> list[str]:
@@ -132,107 +133,35 @@ def _pieces(lines: Sequence[str], left_out: Sequence[bool], longest: int, draw: 
     return [*pieces, " ".join(piece)] if piece else pieces
 
 
-def _words(texts: Sequence[str]) -> int:
-    return sum(len(text.split()) for text in texts)
-
-
-def _decode(study: Study, config: StudyConfig) -> dict[str, Any]:
+def _write_speech(study: Study, config: StudyConfig) -> dict[str, Any]:
     plan, folder = config.recordings, study.folder("speech")
-    workers = plan.workers or os.cpu_count() or 1
     hours: dict[str, float] = {}
-    parts = (
-        ("train", plan.train, training_rows(plan, config.seed)),
-        ("held-out", plan.held_out, rows_of(plan, plan.held_out, config.seed)),
-    )
-    for name, part, rows in parts:
-        shards = [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        files = [folder / name / f"{i:04d}" for i in range(len(shards))]
-        with ThreadPoolExecutor(workers) as pool:
-            jobs = [pool.submit(_write_shard, plan, part, rows, file) for rows, file in zip(shards, files, strict=True)]
-            for job in jobs:
-                job.result()
+    parts = {"train": (plan.train, training_rows(plan, config.seed))}
+    parts["held-out"] = (plan.held_out, rows_of(plan, plan.held_out, config.seed))
+    for name, (part, rows) in parts.items():
+        _write_shards(plan, part, rows, folder / name)
         hours[name] = sum(row.seconds for row in rows) / 3600
     for name, part in plan.sets.items():
         rows = rows_of(plan, part, config.seed)
-        (folder / name).mkdir(exist_ok=True)
-        lines = "".join(json.dumps(_entry(plan, part, row), ensure_ascii=False) + "\n" for row in rows)
-        write_atomically(folder / name / "manifest.jsonl", lines.encode())
+        write_manifest(folder / name, [_entry(plan, part, row) for row in rows])
         hours[name] = sum(row.seconds for row in rows) / 3600
     return {f"{name}_hours": round(value, 3) for name, value in hours.items()}
 
 
-def _audio(plan: RecordingsPlan, part: CorpusPart, row: Row) -> Path:
-    return find_file(plan, f"{part.corpus}/{row.audio}")
+def _write_shards(plan: RecordingsPlan, part: CorpusPart, rows: Sequence[Row], folder: Path) -> None:
+    """Reads the audio of all rows, in threads, and writes the shards that are not there yet."""
+
+    def write(first: int) -> None:
+        file, some = folder / f"{first // SHARD:04d}", rows[first : first + SHARD]
+        if not is_whole(file):
+            waves = [to_int16(load_audio(audio_of(plan, part, row), RATE) * 32768) for row in some]
+            write_shard(file, [r.id for r in some], [r.text for r in some], [r.speaker for r in some], waves)
+
+    with ThreadPoolExecutor(plan.workers or os.cpu_count() or 1) as pool:
+        list(pool.map(write, range(0, len(rows), SHARD)))
 
 
 def _entry(plan: RecordingsPlan, part: CorpusPart, row: Row) -> dict[str, Any]:
-    audio = str(_audio(plan, part, row).resolve())
+    """A line of a set's manifest; the audio stays where the corpus has it."""
+    audio = str(audio_of(plan, part, row).resolve())
     return {"audio_filepath": audio, "id": row.id, "text": row.text, "speaker": row.speaker, "duration": row.seconds}
-
-
-def _write_shard(plan: RecordingsPlan, part: CorpusPart, rows: Sequence[Row], file: Path) -> None:
-    """FILE.i16 with the samples, then FILE.json, which says that the shard is whole."""
-    about = file.with_suffix(".json")
-    if about.is_file():
-        return
-    waves = [_samples(_audio(plan, part, row)) for row in rows]
-    write_atomically(file.with_suffix(".i16"), b"".join(wave.astype("<i2").tobytes() for wave in waves))
-    listed = {
-        "ids": [row.id for row in rows],
-        "texts": [row.text for row in rows],
-        "voices": [row.speaker for row in rows],
-        "sizes": [len(wave) for wave in waves],
-    }
-    write_atomically(about, json.dumps(listed, ensure_ascii=False).encode())
-
-
-def _samples(path: Path) -> NDArray[np.int16]:
-    wave = load_audio(path, RATE)
-    return np.clip(np.rint(wave * 32768), -32768, 32767).astype(np.int16)
-
-
-def copies(
-    audio: ResidentAudio, speeds: Sequence[float], telephone: bool = False, joined: float = 0.0, seed: int = 0
-) -> ResidentAudio:
-    """The corpus at each speed, as a telephone lets it through, and in longer utterances: made where its samples lie.
-
-    Utterances stand one after another, so all of them are filtered as one signal. The filter reaches a millisecond
-    beyond an utterance's ends.
-    """
-    samples, starts = [], [torch.zeros(1, dtype=torch.long)]
-    ids: list[str] = []
-    texts = audio.texts * (len(speeds) + int(telephone))
-    at = 0
-    for speed in speeds:
-        changed, ratio = change_speed(audio.samples, speed)
-        samples.append(changed)
-        ends = (audio.starts[1:] * ratio.numerator // ratio.denominator).clamp(max=len(changed))
-        starts.append(ends + at)
-        at += int(ends[-1])
-        samples[-1] = changed[: int(ends[-1])]
-        ids += [f"{name}@{speed:g}" for name in audio.ids]
-    if telephone:
-        samples.append(low_pass(audio.samples, TELEPHONE))
-        starts.append(audio.starts[1:] + at)
-        ids += [f"{name}@telephone" for name in audio.ids]
-        at += len(audio.samples)
-    if joined:
-        groups = _groups(audio.starts.diff().tolist(), joined * audio.rate, Random(seed))
-        samples.append(audio.samples)
-        starts.append(audio.starts[[group.stop for group in groups]] + at)
-        ids += [f"{audio.ids[group.start]}@{len(group)}" for group in groups]
-        texts += [" ".join(audio.texts[i] for i in group) for group in groups]
-    return ResidentAudio(torch.cat(samples), torch.cat(starts), ids, texts, audio.rate)
-
-
-def _groups(sizes: Sequence[int], longest: float, draw: Random) -> list[range]:
-    """Neighbours, as many as fit a length drawn from a third of the longest up to the longest."""
-    groups: list[range] = []
-    first, total, wanted = 0, 0, draw.uniform(longest / 3, longest)
-    for i, size in enumerate(sizes):
-        if i > first and total + size > wanted:
-            groups.append(range(first, i))
-            first, total, wanted = i, 0, draw.uniform(longest / 3, longest)
-        total += size
-    return [*groups, range(first, len(sizes))] if sizes else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
+from ilme.study.shards import list_shards, read_samples, to_int16, write_shard
 
 __all__ = [
     "OPUS_LEVEL",
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Job:
-    """One shard: FILE.i16 with the samples of all its utterances, FILE.json with all else, written last.
+    """One shard of sentences to speak.
 
     Attributes:
         file: Its path, without an ending.
@@ -88,15 +88,16 @@ def speak_shard(job: Job) -> None:
 
     options = SynthOptions(seed=zlib.crc32(f"{job.seed}/{job.name}".encode()))
     names = tuple(variants()[: job.voices])
-    spoken = []
-    for i, text in enumerate(job.texts):
-        voice = draw_voice(options, job.first + i, names)
+    numbers = range(job.first, job.first + len(job.texts))
+    voices = [draw_voice(options, number, names) for number in numbers]
+    waves = []
+    for text, voice in zip(job.texts, voices, strict=True):
         wave = speak(text, voice).astype(np.float32)
-        samples = np.clip(np.rint(resample_whole(wave, RATE_HZ, RATE)), -32768, 32767).astype(np.int16)
-        if not samples.any():
+        waves.append(to_int16(resample_whole(wave, RATE_HZ, RATE)))
+        if not waves[-1].any():
             raise BadInputError(f"no sound came out of {text!r}; leave the sentence out of the domain's text")
-        spoken.append((samples, voice.name))
-    write_shard(job, spoken)
+    ids = [f"{job.name}-{number:06d}" for number in numbers]
+    write_shard(job.file, ids, job.texts, [voice.name for voice in voices], waves)
 
 
 def noisy(
@@ -153,22 +154,20 @@ class SetJob:
 
 def make_utterances(job: SetJob) -> list[dict[str, Any]]:
     """Writes the audio of a job; the lines of its manifest."""
-    lists = sorted(job.clean.glob("*.json"))
-    shards = [json.loads(path.read_text(encoding="utf-8")) for path in lists]
-    flat = np.concatenate([np.fromfile(path.with_suffix(".i16"), dtype="<i2") for path in lists])
-    clean = np.split(flat, np.cumsum([size for shard in shards for size in shard["sizes"]])[:-1])
-    ids, texts, voices = ([x for shard in shards for x in shard[key]] for key in ("ids", "texts", "voices"))
+    listed = list_shards(job.clean)
+    clean = np.split(read_samples(job.clean, sum(listed.sizes)), np.cumsum(listed.sizes)[:-1])
     job.folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for k in job.which:
         draw = np.random.default_rng([job.seed, *job.name.encode(), k])
         mixed, about = noisy(clean, k, draw, job.snr, job.talkers)
-        write_opus(job.folder / f"{ids[k]}.opus", mixed)
+        file = f"{listed.ids[k]}.opus"
+        write_opus(job.folder / file, mixed)
         row = {
-            "audio_filepath": f"{ids[k]}.opus",
-            "id": ids[k],
-            "text": texts[k],
-            "speaker": voices[k],
+            "audio_filepath": file,
+            "id": listed.ids[k],
+            "text": listed.texts[k],
+            "speaker": listed.voices[k],
             "duration": round(len(mixed) / RATE, 4),
         }
         rows.append(row | about)
@@ -181,21 +180,3 @@ def write_opus(path: Path, samples: NDArray[np.float32], level: float = OPUS_LEV
     partial = path.with_name(f".{path.name}")
     soundfile.write(partial, samples, RATE, format="OGG", subtype="OPUS", compression_level=level)
     partial.replace(path)
-
-
-def write_shard(job: Job, spoken: Sequence[tuple[NDArray[np.int16], str]]) -> None:
-    """The samples first, then the list that says the shard is whole."""
-    job.file.parent.mkdir(parents=True, exist_ok=True)
-    partial = job.file.with_suffix(".partial")
-    with partial.open("wb") as file:
-        for samples, _ in spoken:
-            file.write(samples.astype("<i2").tobytes())
-    partial.replace(job.file.with_suffix(".i16"))
-    about = {
-        "ids": [f"{job.name}-{job.first + i:06d}" for i in range(len(spoken))],
-        "texts": list(job.texts),
-        "voices": [voice for _, voice in spoken],
-        "sizes": [len(samples) for samples, _ in spoken],
-    }
-    partial.write_text(json.dumps(about, ensure_ascii=False))
-    partial.replace(job.file.with_suffix(".json"))

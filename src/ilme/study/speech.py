@@ -1,6 +1,6 @@
 """The stages `speech` and `sets`: sentences spoken by synthetic voices.
 
-speech/train, held-out     shards of int16 samples, and sizes, voices and texts beside them; noise comes in training
+speech/train, held-out     shards of samples; noise comes in training
 sets/DOMAIN-PART           manifest.jsonl and Opus files, with babble or white noise mixed in for good
 """
 
@@ -13,20 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ilme.checkpoint import write_atomically
 from ilme.errors import BadInputError
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
+from ilme.study.shards import SHARD, is_whole, list_shards, read_samples
 from ilme.study.speaking import OPUS_LEVEL, RATE, Job, Part, SetJob, make_utterances, speak_shard
-from ilme.study.texts import read_lines, speakable
+from ilme.study.texts import count_words, read_lines, speakable
 from ilme.train.resident import ResidentAudio
 
-__all__ = ["resident_part", "sets_stage", "speech_stage"]
+__all__ = ["resident_part", "sets_stage", "speech_stage", "write_manifest"]
 
-SHARD = 200  # utterances in a file, made in one go
 SET_JOB = 50  # utterances of a dev or test set made in one go
 
 
@@ -53,23 +52,12 @@ def sets_stage(config: StudyConfig) -> Stage:
 def resident_part(study: Study, name: str, device: str) -> ResidentAudio:
     """The shards of `train` or `held-out` in the memory of a device."""
     folder = study.folder("speech") / name
-    shards = sorted(folder.glob("*.json"))
-    if not shards:
+    listed = list_shards(folder)
+    if not listed.ids:
         raise BadInputError(f"there is no speech in {folder}; remove {folder.parent} and start again to have it made")
-    described = [json.loads(path.read_text()) for path in shards]
-    sizes = [size for shard in described for size in shard["sizes"]]
-    samples = torch.empty(sum(sizes), dtype=torch.int16)
-    at = 0
-    for path in shards:
-        data = np.fromfile(path.with_suffix(".i16"), dtype="<i2")
-        samples[at : at + len(data)] = torch.from_numpy(data)
-        at += len(data)
-    if at != len(samples):
-        raise BadInputError(f"{folder} holds {at} samples, its lists say {len(samples)}; remove it and start again")
-    starts = torch.tensor([0, *sizes]).cumsum(0)
-    ids = [i for shard in described for i in shard["ids"]]
-    texts = [t for shard in described for t in shard["texts"]]
-    return ResidentAudio(samples.to(device), starts, ids, texts, RATE)
+    samples = torch.from_numpy(read_samples(folder, sum(listed.sizes)))
+    starts = torch.tensor([0, *listed.sizes]).cumsum(0)
+    return ResidentAudio(samples.to(device), starts, listed.ids, listed.texts, RATE)
 
 
 def _speak_training(study: Study, config: StudyConfig) -> dict[str, Any]:
@@ -82,7 +70,7 @@ def _speak_training(study: Study, config: StudyConfig) -> dict[str, Any]:
         "hours": round(_hours(parts[0]), 3),
         "utterances": len(said),
         "sentences": len(set(said)),
-        "words": sum(len(s.split()) for s in said),
+        "words": count_words(said),
         "held_out_hours": round(_hours(parts[1]), 3),
     }
 
@@ -95,14 +83,14 @@ def _make_sets(study: Study, config: StudyConfig) -> dict[str, Any]:
     jobs = {part.name: _set_jobs(part, folder / part.name, config) for part in parts}
     made = iter(_in_processes(study, make_utterances, [job for own in jobs.values() for job in own], _workers(config)))
     for name, own in jobs.items():
-        _write_manifest(folder / name, [row for _ in own for row in next(made)])
+        write_manifest(folder / name, [row for _ in own for row in next(made)])
     return {"hours": {part.name: round(_hours(part), 3) for part in parts}}
 
 
 def _speak(study: Study, parts: list[Part], config: StudyConfig) -> None:
     """Makes the shards that are not there yet."""
     jobs = [job for part in parts for job in _jobs(part, config)]
-    _in_processes(study, speak_shard, [j for j in jobs if not j.file.with_suffix(".json").is_file()], _workers(config))
+    _in_processes(study, speak_shard, [job for job in jobs if not is_whole(job.file)], _workers(config))
 
 
 def _workers(config: StudyConfig) -> int:
@@ -110,7 +98,7 @@ def _workers(config: StudyConfig) -> int:
 
 
 def _hours(part: Part) -> float:
-    return sum(_sizes(part.folder)) / RATE / 3600
+    return sum(list_shards(part.folder).sizes) / RATE / 3600
 
 
 def _jobs(part: Part, config: StudyConfig) -> list[Job]:
@@ -145,10 +133,6 @@ def _in_processes(study: Study, work: Callable[[Any], Any], jobs: list[Any], wor
     return results
 
 
-def _sizes(folder: Path) -> list[int]:
-    return [size for path in sorted(folder.glob("*.json")) for size in json.loads(path.read_text())["sizes"]]
-
-
 def _set_jobs(part: Part, folder: Path, config: StudyConfig) -> list[SetJob]:
     plan = config.speech
     return [
@@ -165,6 +149,7 @@ def _set_jobs(part: Part, folder: Path, config: StudyConfig) -> list[SetJob]:
     ]
 
 
-def _write_manifest(folder: Path, rows: list[dict[str, Any]]) -> None:
+def write_manifest(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """manifest.jsonl, as `read_utterances` reads it: one utterance to a line."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_atomically(folder / "manifest.jsonl", lines.encode())

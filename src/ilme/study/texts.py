@@ -17,7 +17,7 @@ from ilme.errors import BadInputError
 from ilme.study.config import PARTS, DomainText, StudyConfig
 from ilme.study.runner import Stage, Study, file_digest
 
-__all__ = ["domain_file", "read_lines", "speakable", "text_stage", "write_lines"]
+__all__ = ["count_words", "domain_file", "read_lines", "speakable", "text_stage", "write_lines"]
 
 WORDS_A_MINUTE = 165  # of the voices on average; decides how many sentences make an hour
 _OPENERS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
@@ -66,6 +66,10 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
+def count_words(texts: Sequence[str]) -> int:
+    return sum(len(text.split()) for text in texts)
+
+
 def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
     """Evaluation sentences first; training text then loses every sentence that shares 8 words in a row with them."""
     plan, speech = config.text, config.speech
@@ -97,7 +101,7 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
             raise BadInputError(f"{where.name} has no training text left beside {plan.held_out} sentences held out")
         write_lines(folder / f"{domain}-held-out.txt", held_out)
         write_lines(folder / f"{domain}-train.txt", train)
-        facts[f"{domain}_words"] = sum(len(s.split()) for s in train)
+        facts[f"{domain}_words"] = count_words(train)
         facts[f"{domain}_excluded"] = len(found) - len(kept)
     said = _training_sentences(read_lines(folder / "source-train.txt"), config)
     write_lines(folder / "spoken.txt", said)
