@@ -8,12 +8,12 @@ speech last: the language models can be trained before all of it is there.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ilme.errors import BadInputError
 from ilme.study.config import StudyConfig
-from ilme.study.corpora import find_file, manifest_of, rows_of, training_rows
+from ilme.study.corpora import audio_of, find_file, manifest_of, rows_of, training_rows
 from ilme.study.recordings import target_text
 
 __all__ = ["gather"]
@@ -21,6 +21,9 @@ __all__ = ["gather"]
 ARCHIVE = "recordings.zip"
 _OVERHEAD = 200  # bytes that a small file costs beside its content, about
 _PACKED = (".opus", ".xz", ".gz", ".flac", ".mp3", ".safetensors")  # cannot be made smaller
+_SAVED = 4  # compressing other files, text for the most part, makes them about so many times smaller
+
+Member = tuple[str, Path]  # the name inside a root, and the file
 
 
 def gather(config: StudyConfig, folder: Path, sizes: Sequence[float]) -> list[Path]:
@@ -30,49 +33,52 @@ def gather(config: StudyConfig, folder: Path, sizes: Sequence[float]) -> list[Pa
     if not sizes or min(sizes) <= 0:
         raise BadInputError(f"sizes={list(sizes)} must be MiB of each archive")
     written: list[Path] = []
-    archive: zipfile.ZipFile | None = None
-    room = 0.0
-    for name, path in _files(config):
-        needed = _stored_size(path)
-        if archive is None or needed > room:
-            if archive is not None:
-                archive.close()
-            archive, room = _open(folder, len(written) + 1), sizes[min(len(written), len(sizes) - 1)] * 2**20
-            written.append(Path(str(archive.filename)))
-            if needed > room:
-                raise BadInputError(f"{path} has {needed / 2**20:.1f} MiB, more than an archive may have")
-        kind = zipfile.ZIP_STORED if path.suffix in _PACKED else zipfile.ZIP_DEFLATED
-        archive.write(path, name, kind)
-        room -= needed
-    if archive is not None:
-        archive.close()
+    for number, members in enumerate(_shared_out(_members(config), sizes), 1):
+        place = folder.with_name(f"{folder.name}-{number}")
+        place.mkdir(parents=True, exist_ok=True)
+        written.append(place / ARCHIVE)
+        with zipfile.ZipFile(written[-1], "w") as archive:
+            for name, path in members:
+                archive.write(path, name, zipfile.ZIP_STORED if path.suffix in _PACKED else zipfile.ZIP_DEFLATED)
     return written
 
 
-def _open(folder: Path, number: int) -> zipfile.ZipFile:
-    place = folder.with_name(f"{folder.name}-{number}")
-    place.mkdir(parents=True, exist_ok=True)
-    return zipfile.ZipFile(place / ARCHIVE, "w")
+def _shared_out(members: Iterable[Member], sizes: Sequence[float]) -> list[list[Member]]:
+    """The members of each archive, in their order: an archive is closed where the next file does not fit."""
+    archives: list[list[Member]] = []
+    room = 0.0
+    for name, path in members:
+        needed = _stored_size(path)
+        if not archives or needed > room:
+            limit = sizes[min(len(archives), len(sizes) - 1)]
+            archives.append([])
+            room = limit * 2**20
+            if needed > room:
+                raise BadInputError(
+                    f"{path} has {needed / 2**20:.1f} MiB, more than an archive may have: {limit:g} MiB; give a larger "
+                    "size"
+                )
+        archives[-1].append((name, path))
+        room -= needed
+    return archives
 
 
 def _stored_size(path: Path) -> int:
     size = path.stat().st_size
-    return _OVERHEAD + (size if path.suffix in _PACKED else size // 4)
+    return _OVERHEAD + (size if path.suffix in _PACKED else size // _SAVED)
 
 
-def _files(config: StudyConfig) -> Iterator[tuple[str, Path]]:
-    """(name inside a root, file) of everything that the study reads."""
+def _members(config: StudyConfig) -> Iterator[Member]:
+    """Everything that the study reads."""
     plan = config.recordings
     text = target_text(config)
     yield f"text/{config.text.target.name}/{text.name}", text
-    parts = (plan.held_out, *plan.sets.values())
-    for corpus in dict.fromkeys(part.corpus for part in (plan.train, *parts, *plan.texts.values())):
-        named = next(part for part in (plan.train, *parts, *plan.texts.values()) if part.corpus == corpus)
-        yield f"{corpus}/manifest.jsonl", manifest_of(plan, named)
+    looked_at = (plan.held_out, *plan.sets.values())
+    for corpus, part in {part.corpus: part for part in (plan.train, *looked_at, *plan.texts.values())}.items():
+        yield f"{corpus}/manifest.jsonl", manifest_of(plan, part)
     if plan.whisper:
         yield plan.whisper, find_file(plan, plan.whisper)
-    for part in parts:
-        for row in rows_of(plan, part, config.seed):
-            yield f"{part.corpus}/{row.audio}", find_file(plan, f"{part.corpus}/{row.audio}")
-    for row in training_rows(plan, config.seed):
-        yield f"{plan.train.corpus}/{row.audio}", find_file(plan, f"{plan.train.corpus}/{row.audio}")
+    parts = [(part, rows_of(plan, part, config.seed)) for part in looked_at]
+    for part, rows in (*parts, (plan.train, training_rows(plan, config.seed))):
+        for row in rows:
+            yield f"{part.corpus}/{row.audio}", audio_of(plan, part, row)
