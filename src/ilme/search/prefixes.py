@@ -9,14 +9,15 @@ On CPU only the rows that are asked for are computed. On CUDA shapes are fixed a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ilme.nest import State, map_tensors
 
-__all__ = ["EMPTY", "Lane", "PrefixPool", "extend_hash"]
+__all__ = ["EMPTY", "Lane", "Outputs", "PrefixPool", "RidingLane", "extend_hash"]
 
 EMPTY = 1  # hash of the empty sequence
 
@@ -30,33 +31,64 @@ def extend_hash(hashes: Tensor, labels: Tensor) -> Tensor:
     return mixed ^ (mixed >> 29)
 
 
-class Lane:
+class Outputs(ABC):
+    """What one network gives for every slot of all utterances.
+
+    Args:
+        first: Its output (1, …) for the empty sequence, which every slot starts with.
+        slots: Slots in all.
+        blank: For a language model whose least score is asked for: the unit that is none of its labels.
+    """
+
+    def __init__(self, first: Tensor, slots: int, blank: int | None) -> None:
+        self.blank = blank
+        self.output = first.expand(slots, *first.shape[1:]).clone()
+        self.least = _least(first, blank).expand(slots).clone()
+        self.stale = torch.zeros(slots, dtype=torch.bool, device=first.device)  # whose last label has not been read
+        self.grown = False  # whether sequences were added since the last read
+
+    @abstractmethod
+    def inherit(self, children: Tensor, parents: Tensor) -> None:
+        """Children are their parents with one label more, which is read when they are first asked for."""
+
+    @abstractmethod
+    def read(self, slots: Tensor, labels: Tensor) -> Tensor:
+        """Outputs (n, …) of the given slots (n,); `labels` (slots in all,) is each slot's last label."""
+
+    def least_of(self, slots: Tensor, labels: Tensor) -> Tensor:
+        """The least score (n,) that any label has in the given slots."""
+        self.read(slots[self.stale[slots]], labels)
+        return self.least.index_select(0, slots)
+
+    def _keep(self, slots: Tensor, output: Tensor) -> None:
+        self.output.index_copy_(0, slots, output.to(self.output.dtype))
+        if self.blank is not None and not slots.is_cuda:
+            self.least.index_copy_(0, slots, _least(output, self.blank).to(self.least.dtype))
+        self.stale.index_fill_(0, slots, False)
+
+
+class Lane(Outputs):
     """One network's outputs and states, over all slots of all utterances.
 
     Args:
         start: n to (outputs, states) of n empty sequences.
         step: Labels and states to (outputs, states) of the sequences one label longer.
         slots: Slots in all.
-        blank: For a language model whose least score is asked for: the unit that is none of its labels.
+        blank: As for `Outputs`.
     """
 
     def __init__(self, start: Start, step: Step, slots: int, blank: int | None = None) -> None:
         output, state = start(1)
-        self.step, self.blank = step, blank
-        self.least = _least(output, blank).expand(slots).clone()
-        self.output = output.expand(slots, *output.shape[1:]).clone()
+        super().__init__(output, slots, blank)
+        self.step = step
         self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
-        self.stale = torch.zeros(slots, dtype=torch.bool, device=output.device)
-        self.grown = False  # whether sequences were added since the last read
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
-        """Children start from their parents' states; their label is read when they are first asked for."""
         self.grown = True
         map_tensors(lambda x: x.index_copy_(0, children, x.index_select(0, parents)), self.state)
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
-        """Outputs (n, …) of the given slots (n,); `labels` (slots in all,) is each slot's last label."""
         if slots.is_cuda:  # what is stale cannot be asked without waiting; what cannot be stale is known here
             if self.grown:
                 self._refresh_all(slots, labels)
@@ -67,11 +99,6 @@ class Lane:
                 output, state = self.step(labels[stale], map_tensors(lambda x: x[stale], self.state))
                 self._write(stale, output, state)
         return self.output.index_select(0, slots)
-
-    def least_of(self, slots: Tensor, labels: Tensor) -> Tensor:
-        """The least score (n,) that any label has in the given slots."""
-        self.read(slots[self.stale[slots]], labels)
-        return self.least.index_select(0, slots)
 
     def _refresh_all(self, slots: Tensor, labels: Tensor) -> None:
         stale = self.stale[slots]
@@ -84,23 +111,16 @@ class Lane:
         )
 
     def _write(self, slots: Tensor, output: Tensor, state: State) -> None:
-        self.output.index_copy_(0, slots, output.to(self.output.dtype))
-        if self.blank is not None and not slots.is_cuda:
-            self.least.index_copy_(0, slots, _least(output, self.blank).to(self.least.dtype))
+        self._keep(slots, output)
         map_tensors(lambda x, new: x.index_copy_(0, slots, new.to(x.dtype)), self.state, state)
-        self.stale.index_fill_(0, slots, False)
 
 
-class RidingLane:
+class RidingLane(Outputs):
     """A lane that is a function of another lane's output: an internal LM on its host's prediction network."""
 
     def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor], blank: int) -> None:
-        self.host, self.rows, self.blank = host, rows, blank
-        first = rows(host.output[:1])
-        self.output = first.expand(len(host.output), first.shape[1]).clone()
-        self.least = _least(first, blank).expand(len(host.output)).clone()
-        self.stale = torch.zeros_like(host.stale)
-        self.grown = False
+        super().__init__(rows(host.output[:1]), len(host.output), blank)
+        self.host, self.rows = host, rows
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
         self.grown = True
@@ -110,17 +130,8 @@ class RidingLane:
         stale = slots if slots.is_cuda else slots[self.stale[slots]]
         if len(stale) and self.grown:
             self.grown = not slots.is_cuda  # a read covers the whole beam on CUDA, some of it on CPU
-            rows = self.rows(self.host.read(stale, labels))
-            self.output.index_copy_(0, stale, rows)
-            if not slots.is_cuda:
-                self.least.index_copy_(0, stale, _least(rows, self.blank))
-            self.stale.index_fill_(0, stale, False)
+            self._keep(stale, self.rows(self.host.read(stale, labels)))
         return self.output.index_select(0, slots)
-
-    def least_of(self, slots: Tensor, labels: Tensor) -> Tensor:
-        """The least score (n,) that any label has in the given slots."""
-        self.read(slots[self.stale[slots]], labels)
-        return self.least.index_select(0, slots)
 
 
 class PrefixPool:
@@ -133,7 +144,7 @@ class PrefixPool:
         device: Where everything is.
     """
 
-    def __init__(self, lanes: list[Lane | RidingLane], batch: int, slots: int, device: torch.device) -> None:
+    def __init__(self, lanes: Sequence[Outputs], batch: int, slots: int, device: torch.device) -> None:
         self.lanes, self.slots = lanes, slots
         self.hashes = torch.zeros(batch, slots, dtype=torch.long, device=device)
         self.hashes[:, 0] = EMPTY

@@ -25,7 +25,7 @@ from ilme.protocols import InternalLM, TokenScorer, Transducer
 from ilme.search.gate import BlankGate
 from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
-from ilme.search.prefixes import EMPTY, Lane, PrefixPool, RidingLane, extend_hash
+from ilme.search.prefixes import EMPTY, Lane, Outputs, PrefixPool, RidingLane, extend_hash
 
 __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
 
@@ -145,7 +145,7 @@ class TransducerStream:
         self.beam = Beam(path, path.clone(), zeros, zeros, zeros, ids + EMPTY, node, slot)
         self.history = History(batch, K, self.device)
 
-    def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Lane | RidingLane:
+    def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Outputs:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
         blank = int(self.search.model.tokens.blank or 0)
         if isinstance(scorer, InternalLM) and scorer.host is self.search.model:
