@@ -30,7 +30,7 @@ class Seen:
         return sum(map(len, self._runs))
 
     def add(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Adds hashes (n,); says for each whether it is new, that is, in no batch before and not earlier in this one."""
+        """Adds hashes (n,); says for each whether it is new: in no batch before, and not earlier in this one."""
         unique, first = np.unique(hashes, return_index=True)
         fresh = np.ones(len(unique), dtype=bool)
         for run in self._runs:
