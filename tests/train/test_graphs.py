@@ -16,7 +16,7 @@ from ilme.models.rnnt import RNNT
 from ilme.testing import numbered_tokens
 from ilme.train.graphs import RecordedBody, pad_batch, rung
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
-from ilme.train.options import AedOptions, LoopOptions
+from ilme.train.options import AedOptions, LoopOptions, RnntOptions
 
 ENCODER = EncoderConfig(features=24, hidden=16, layers=2, bidirectional=True, projection=24, dropout=0.0)
 
@@ -25,7 +25,7 @@ def small_objective(kind: str) -> Objective:
     torch.manual_seed(0)
     if kind == "rnnt":
         config = replace(RNNTS["tiny"], encoder=ENCODER, ctc=True, dropout=0.0)
-        return RnntObjective(RNNT(config, numbered_tokens(7, "transducer")), ctc=0.5)
+        return RnntObjective(RNNT(config, numbered_tokens(7, "transducer")), RnntOptions(ctc=0.5))
     config = replace(AEDS["tiny"], encoder=ENCODER, ctc=True, dropout=0.0)
     return AedObjective(AED(config, numbered_tokens(7, "attention")), AedOptions(ctc=0.5))
 

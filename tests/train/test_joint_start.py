@@ -52,7 +52,7 @@ def test_logits_are_those_of_the_ctc_layer(projection: int) -> None:
 
 def test_it_happens_once_after_the_steps_of_listening() -> None:
     model = network()
-    objective = RnntObjective(model, ctc=0.3, listen=2).train()
+    objective = RnntObjective(model, RnntOptions(ctc=0.3, listen=2)).train()
     first = model.output.weight.clone()
     for step in (1, 2):
         objective.at_step(step)
@@ -73,7 +73,7 @@ def test_it_listens_sooner() -> None:
     found = {}
     for listen in (0, 40):
         model = network()
-        objective = RnntObjective(model, ctc=0.3, listen=listen)
+        objective = RnntObjective(model, RnntOptions(ctc=0.3, listen=listen))
         optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
         data = batch()
         for step in range(1, 81):
@@ -88,9 +88,11 @@ def test_it_listens_sooner() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"joint=8 must be at least the 12"):
-        RnntObjective(network(joint=8), ctc=0.3, listen=5)
-    with pytest.raises(BadInputError, match="needs the network's CTC layer"):
-        RnntObjective(RNNT(PRESETS["tiny"], numbered_tokens(V, "transducer")), listen=5)
+        RnntObjective(network(joint=8), RnntOptions(ctc=0.3, listen=5))
+    without = RNNT(PRESETS["tiny"], numbered_tokens(V, "transducer"))
+    for options in (RnntOptions(ctc=0.3, listen=5), RnntOptions(ctc=0.3)):
+        with pytest.raises(BadInputError, match="needs the network's CTC layer"):
+            RnntObjective(without, options)
     with pytest.raises(BadInputError, match=r"rnnt\.ctc=0 leaves it out"):
         RnntOptions(listen=5)
     assert PRESETS["tiny"].encoder.features == WIDTH

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ilme.losses.attention import location_energies
-from ilme.losses.cross_entropy import linear_cross_entropy
+from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
 from ilme.losses.device import kernels_run_on
 from ilme.models.aed import AED, Memory
 
@@ -47,14 +47,10 @@ def aed_loss(
 
 def outputs_loss(model: AED, h: Tensor, labels: Tensor, label_lengths: Tensor, smoothing: float = 0.0) -> Tensor:
     """The same from h_dec_1 … h_dec_{U+1} (B, U+1, hidden)."""
-    B, W = h.shape[:2]
-    steps = torch.arange(W, device=labels.device)
-    ends = steps == label_lengths[:, None]
-    targets = nn.functional.pad(labels, (0, 1)).masked_fill(ends, model.tokens.eos or 0)
-    keep = (steps <= label_lengths[:, None]).flatten()
+    targets, counts = with_ends(labels, label_lengths, model.tokens.eos or 0)
     output = model.output
     return linear_cross_entropy(
-        model.dropout(h).reshape(B * W, -1), output.weight, output.bias, targets.flatten(), smoothing, keep
+        model.dropout(h).flatten(0, 1), output.weight, output.bias, targets.flatten(), smoothing, counts.flatten()
     )
 
 

@@ -16,9 +16,16 @@ from torch import Tensor
 from ilme.errors import BadInputError
 from ilme.losses.device import kernels_run_on
 
-__all__ = ["linear_cross_entropy"]
+__all__ = ["linear_cross_entropy", "with_ends"]
 
 TILE_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 26}  # logits of a tile: 2 MiB of float32; 128 MiB of 16 bits
+
+
+def with_ends(labels: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:
+    """y_1 … y_U <eos> (B, U+1) of padded labels (B, U) and their lengths (B,), and which of them count, (B, U+1)."""
+    steps = torch.arange(labels.shape[1] + 1, device=labels.device)
+    targets = torch.nn.functional.pad(labels, (0, 1)).masked_fill(steps == lengths[:, None], eos)
+    return targets, steps <= lengths[:, None]
 
 
 def linear_cross_entropy(

@@ -133,8 +133,7 @@ def _objective(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan, 
     if plan.encoder_from:
         start_from(network, WarmStart(str(study.folder(plan.encoder_from) / "model.safetensors"), ("encoder.*",)))
     if kind == "rnnt":
-        loss = options_of(RnntOptions, plan.loss, "loss")
-        return RnntObjective(network, loss.ctc, loss.listen)
+        return RnntObjective(network, options_of(RnntOptions, plan.loss, "loss"))
     return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))
 
 

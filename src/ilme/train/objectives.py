@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ilme.errors import BadInputError
 from ilme.losses.aed import decoder_outputs, outputs_loss
-from ilme.losses.cross_entropy import linear_cross_entropy
+from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
 from ilme.losses.ctc import ctc_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
@@ -23,7 +23,7 @@ from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
 from ilme.train.graphs import Body, RecordedBody
 from ilme.train.joint_start import check_joint, start_joint
-from ilme.train.options import AedOptions, LmOptions
+from ilme.train.options import AedOptions, LmOptions, RnntOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
 
@@ -61,25 +61,22 @@ class Objective(nn.Module):
 
 
 class RnntObjective(Objective):
-    """−log P(y|x) of a transducer; in training also `ctc` times the CTC loss of its encoder.
+    """The loss of a transducer, with CTC on its encoder as options say.
 
-    Args:
-        model: The network; it needs its CTC layer (model.ctc) where `ctc` is not 0.
-        ctc: Weight of the auxiliary CTC loss. A transducer first learns to predict labels without listening; CTC makes
-            the encoder find alignments at once.
-        listen: Steps at the start in which CTC alone is trained; the joint network then starts from its layer.
+        loss = −log P(y|x) + ctc · (−log P_CTC(y|x)),   or in the first `listen` steps   −log P_CTC(y|x)
+
+    A transducer first learns to predict labels without listening; CTC makes the encoder find alignments at once. In
+    evaluation mode the loss is −log P(y|x).
     """
 
-    def __init__(self, model: RNNT, ctc: float = 0.0, listen: int = 0) -> None:
+    def __init__(self, model: RNNT, options: RnntOptions | None = None) -> None:
         super().__init__()
-        self.model, self.ctc, self.listen = model, ctc, listen
+        self.model, self.options = model, options or RnntOptions()
+        self.listen = self.options.listen
         self.listening = False
-        if listen:
+        if self.listen:
             check_joint(model)
-        if ctc and model.ctc is None:
-            raise BadInputError("an auxiliary CTC loss needs the network's CTC layer: set model.ctc=true")
-        if not ctc and model.ctc is not None:
-            model.ctc.requires_grad_(False)
+        _prepare_ctc(model, self.options.ctc, "rnnt.ctc")
 
     def body(self) -> Body:
         return _TransducerBody(self.model)
@@ -98,8 +95,8 @@ class RnntObjective(Objective):
             return ctc_loss(model.ctc, h, lengths, labels, label_lengths, model.tokens.blank or 0)
         output, blank = model.output, model.tokens.blank
         loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
-        if self.ctc and self.training and model.ctc is not None:
-            loss = loss + self.ctc * ctc_loss(model.ctc, h, lengths, labels, label_lengths, blank or 0)
+        if self.options.ctc and self.training and model.ctc is not None:
+            loss = loss + self.options.ctc * ctc_loss(model.ctc, h, lengths, labels, label_lengths, blank or 0)
         return loss
 
 
@@ -116,19 +113,18 @@ class _TransducerBody(Body):
 
 
 class AedObjective(Objective):
-    """Label-smoothed cross-entropy of an attention decoder, with scheduled sampling and CTC as options say.
+    """The loss of an attention decoder, with label smoothing, scheduled sampling and CTC as options say.
 
-    In evaluation mode it is the plain cross-entropy.
+        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x))
+
+    In evaluation mode it is the first term alone, the plain cross-entropy.
     """
 
     def __init__(self, model: AED, options: AedOptions | None = None, recompute: bool = False) -> None:
         super().__init__()
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
-        if self.options.ctc and model.ctc is None:
-            raise BadInputError("aed.ctc needs the network's CTC layer: set model.ctc=true")
-        if not self.options.ctc and model.ctc is not None:
-            model.ctc.requires_grad_(False)
+        _prepare_ctc(model, self.options.ctc, "aed.ctc")
 
     def at_step(self, step: int) -> None:
         ramp = self.options.sampling_ramp
@@ -189,15 +185,21 @@ class LmObjective(Objective):
 
     def forward(self, labels: Tensor, label_lengths: Tensor) -> Tensor:
         model = self.model
-        steps = torch.arange(labels.shape[1] + 1, device=labels.device)
-        targets = nn.functional.pad(labels, (0, 1)).masked_fill(steps == label_lengths[:, None], model.tokens.eos)
-        keep = (steps <= label_lengths[:, None]).flatten()
+        targets, counts = with_ends(labels, label_lengths, model.tokens.eos or 0)
         h = model(nn.functional.pad(labels, (1, 0), value=model.sos))
-        h, targets = h.flatten(0, 1)[keep], targets.flatten()[keep]
+        h, targets = h[counts], targets[counts]
         if self.nce is not None and self.training:
             return self.nce(h, model.output.weight, model.output.bias, targets)  # type: ignore[no-any-return]
         smoothing = self.options.smoothing if self.training else 0.0
         return linear_cross_entropy(h, model.output.weight, model.output.bias, targets, smoothing)
+
+
+def _prepare_ctc(model: RNNT | AED, weight: float, option: str) -> None:
+    """A CTC layer is there where its loss has a weight, and is left untrained where it has none."""
+    if weight and model.ctc is None:
+        raise BadInputError(f"{option} needs the network's CTC layer: set model.ctc=true")
+    if not weight and model.ctc is not None:
+        model.ctc.requires_grad_(False)
 
 
 def _as_wide(labels: Tensor, width: int) -> Tensor:

@@ -140,7 +140,7 @@ def run_speech(
         )
     model = models.build(kind, config, tokenizer.tokens)
     objective: Objective = (
-        RnntObjective(model, loss.ctc, loss.listen)
+        RnntObjective(model, loss)
         if isinstance(loss, RnntOptions)
         else AedObjective(model, loss, "decoder" in loop.recompute)
     )
