@@ -45,16 +45,15 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if self.time_reduction < 1:
             raise BadInputError(f"time_reduction must be at least 1, got {self.time_reduction}")
-        if self.whisper.layers:
-            if self.features != self.whisper.mel_bins:
-                raise BadInputError(f"whisper layers read {self.whisper.mel_bins} features, not {self.features}")
-            if self.time_reduction > 1 and self.reduce_after == 0:
-                return
-        elif self.layers < 1:
+        if self.whisper.layers and self.features != self.whisper.mel_bins:
+            raise BadInputError(f"whisper layers read {self.whisper.mel_bins} features, not {self.features}")
+        if not self.whisper.layers and self.layers < 1:
             raise BadInputError(f"layers={self.layers} must be at least 1 without whisper layers")
-        if self.time_reduction > 1 and not 1 <= self.reduce_after < self.layers:
+        after_whisper = self.whisper.layers > 0 and self.reduce_after == 0
+        if self.time_reduction > 1 and not (after_whisper or 1 <= self.reduce_after < self.layers):
             raise BadInputError(
-                f"reduce_after={self.reduce_after} must name a layer below the top one (layers={self.layers})"
+                f"reduce_after={self.reduce_after} must name a layer below the top one (layers={self.layers}), or be 0 "
+                "after whisper layers"
             )
 
     @property

@@ -75,7 +75,10 @@ class WhisperEncoder(nn.Module):
         T = x.shape[1]
         if self.config.positions < T:
             seconds = 0.02 * self.config.positions
-            raise BadInputError(f"an utterance has {T} frames of 20 ms; this encoder knows {seconds:g} s at most")
+            raise BadInputError(
+                f"an utterance has {T} frames of 20 ms; this encoder knows {seconds:g} s at most: cut the audio, or "
+                "build the network with a larger whisper.positions"
+            )
         x = x + self.positional_embedding[:T].to(x.dtype)
         heard = torch.arange(T, device=x.device) < lengths[:, None].clamp(min=1)
         mask = heard[:, None, None, :]  # (B, 1, 1, T): which frames may be attended to
