@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import machine
-from whisper import changed, commit, row
+from timing import commit, machine
+from whisper import changed, measured_row
 
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
 from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder
@@ -164,7 +164,7 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     tuned = tuned_sf(args, adapted)
     weights = {"BS": FusionWeights(), "SF": FusionWeights(lm=tuned["lm"]), "ILME": adapted.domain.weights}
     results = {name: tested(name) for name in weights}
-    rows = {name: row(results, name) | {"weights": asdict(weights[name])} for name in results}
+    rows = {name: measured_row(results, name) | {"weights": asdict(weights[name])} for name in results}
     rows["SF"] |= tuned
     for name, measured in results.items():
         errors = [u.counts.errors for u in measured.utterances]
@@ -172,7 +172,7 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "search": {k: str(v) for k, v in asdict(search).items()},
         "systems": rows,
-        "examples": changed(results, []),
+        "examples": changed(results),
     }
 
 

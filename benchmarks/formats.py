@@ -40,7 +40,8 @@ def main() -> None:
     weights = FusionWeights(*options.weights)
     cache = DecodingOptions(batch_size=options.batch, cache="device")
     decoder = SearchDecoder(recogniser, utterances, options=cache)
-    decoder.decode(FusionWeights(), 1)  # encodes everything
+    for _ in decoder.encoded():  # once, so that no search is charged for it
+        pass
     references = {u.id: u.text for u in utterances}
     rows: list[dict[str, Any]] = []
     for name in FORMATS if not recogniser.is_transducer else list(FORMATS)[:2]:
@@ -49,7 +50,7 @@ def main() -> None:
             before = own_cpu_seconds()
             lists = decoder.decode(weights, beam)
             seconds = (own_cpu_seconds() - before) / len(utterances)
-            texts = {i: nbest[0].text if nbest else "" for i, nbest in lists.items()}
+            texts = {i: words(nbest) for i, nbest in lists.items()}
             wer = measure(references, texts, normaliser_name=options.normaliser).rate
             rows.append(
                 {"format": name, "beam": beam, "wer": wer, "cpu_seconds_per_utterance": seconds, "lists": lists}
@@ -62,6 +63,7 @@ def main() -> None:
 
 
 def repack(recogniser: Recogniser, name: str) -> None:
+    """The model and its scorers in another format; scorers have one for all their layers."""
     format, linear = FORMATS[name]
     pack(recogniser.model, format, linear)
     for scorer in (recogniser.lm, recogniser.subtracted):

@@ -13,7 +13,6 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,19 +28,25 @@ from ilme.losses.ctc import ctc_loss
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder, load_whisper_encoder
 from ilme.perplexity import perplexity
 from ilme.study.config import read_config
-from ilme.study.corpora import CorpusPart, RecordingsPlan, find_file, rows_of
+from ilme.study.corpora import CorpusPart, RecordingsPlan, audio_of, find_file, rows_of
 
 FRONTEND = FrontendConfig(kind="whisper", stack=1, stride=1, normalisation="none")
+WHISPER = WhisperConfig(layers=4)  # the tiny models' encoder
+BLANK = 0
+LOOKS = 8  # at the held-out sets, beside the one before training
+
+Sets = dict[str, tuple[list[Tensor], list[str]]]  # encodings and texts by the set's name
 
 
 class Head(nn.Module):
     """Pairs of 20 ms frames, an optional BLSTM, a CTC layer."""
 
-    def __init__(self, width: int, units: int, lstm: int) -> None:
+    def __init__(self, units: int, lstm: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(2 * width, lstm, batch_first=True, bidirectional=True) if lstm else None
-        self.norm = nn.LayerNorm(2 * lstm if lstm else 2 * width)
-        self.ctc = nn.Linear(2 * lstm if lstm else 2 * width, units)
+        pair = 2 * WHISPER.width
+        self.lstm = nn.LSTM(pair, lstm, batch_first=True, bidirectional=True) if lstm else None
+        self.norm = nn.LayerNorm(2 * lstm or pair)
+        self.ctc = nn.Linear(2 * lstm or pair, units)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.lstm is not None:
@@ -51,14 +56,14 @@ class Head(nn.Module):
 
 @torch.no_grad()
 def encode(plan: RecordingsPlan, part: CorpusPart, seed: int) -> tuple[list[Tensor], list[str], float]:
-    """Encodings (T, 2 · 384) of each utterance, pairs of frames joined; their texts; seconds of audio."""
-    encoder = WhisperEncoder(WhisperConfig(layers=4)).eval()
+    """Encodings (T, 2 · width) of each utterance, pairs of frames joined; their texts; seconds of audio."""
+    encoder = WhisperEncoder(WHISPER).eval()
     load_whisper_encoder(encoder, find_file(plan, plan.whisper))
     frontend = Frontend(FRONTEND)
     rows = rows_of(plan, part, seed)
     found = []
     for row in rows:
-        mel, lengths = frontend([find_file(plan, f"{part.corpus}/{row.audio}")])
+        mel, lengths = frontend([audio_of(plan, part, row)])
         h = encoder(mel, lengths)[0][0]
         found.append(nn.functional.pad(h, (0, 0, 0, len(h) % 2)).reshape(-1, 2 * h.shape[1]))
     return found, [row.text for row in rows], sum(row.seconds for row in rows)
@@ -77,20 +82,20 @@ def batch_loss(head: Head, xs: list[Tensor], ys: list[Tensor]) -> Tensor:
     """Summed CTC loss of a batch."""
     x = pad_sequence(xs, batch_first=True)
     sizes, labels = torch.tensor([len(v) for v in xs]), pad_sequence(ys, batch_first=True)
-    return ctc_loss(head.ctc, head(x), sizes, labels, torch.tensor([len(y) for y in ys]), 0)
+    return ctc_loss(head.ctc, head(x), sizes, labels, torch.tensor([len(y) for y in ys]), BLANK)
 
 
 @torch.no_grad()
 def transcribe(head: Head, xs: list[Tensor], tokenizer: SentencePieceTokenizer) -> list[str]:
-    """Best path: repeated labels once, blanks (id 0) left out."""
+    """Best path: repeated labels once, blanks left out."""
     texts = []
     for x in xs:
         path = torch.unique_consecutive(head.ctc(head(x[None]))[0].argmax(-1))
-        texts.append(tokenizer.decode([int(i) for i in path if i]))
+        texts.append(tokenizer.decode([int(i) for i in path if i != BLANK]))
     return texts
 
 
-def look(head: Head, data: dict[str, Any], tokenizer: SentencePieceTokenizer) -> dict[str, float]:
+def look(head: Head, data: Sets, tokenizer: SentencePieceTokenizer) -> dict[str, float]:
     """Held-out loss per label, and the word error rate of best paths on every set."""
     head.eval()
     xs, texts = data["held_out"]
@@ -98,15 +103,38 @@ def look(head: Head, data: dict[str, Any], tokenizer: SentencePieceTokenizer) ->
     with torch.no_grad():
         total = sum(float(batch_loss(head, xs[i : i + 32], ys[i : i + 32])) for i in range(0, len(xs), 32))
     found = {"nats_per_label": round(total / sum(len(y) for y in ys), 4)}
-    for name, (waves, said) in data.items():
-        guesses = transcribe(head, waves, tokenizer)
+    for name, (encoded, said) in data.items():
+        guesses = transcribe(head, encoded, tokenizer)
         references = {str(i): text for i, text in enumerate(said)}
         found[f"{name}_wer"] = round(measure(references, {str(i): t for i, t in enumerate(guesses)}).total.rate, 2)
     head.train()
     return found
 
 
-def main() -> None:
+def learn(
+    asked: argparse.Namespace, train: list[Tensor], texts: list[str], data: Sets, tokenizer: SentencePieceTokenizer
+) -> list[dict[str, float]]:
+    """Trains a head on the encodings; what the looks at the other sets found, the first before training."""
+    head = Head(asked.vocabulary, asked.lstm)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=asked.rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, asked.rate, total_steps=asked.steps, pct_start=0.1)
+    ys = [torch.tensor(row) for row in tokenizer.encode_many(texts)]
+    looks = [{"step": 0, **look(head, data, tokenizer)}]
+    for step in range(1, asked.steps + 1):
+        chosen = torch.randint(len(train), (asked.batch,)).tolist()
+        loss = batch_loss(head, [train[i] for i in chosen], [ys[i] for i in chosen])
+        optimiser.zero_grad()
+        (loss / sum(len(ys[i]) for i in chosen)).backward()
+        nn.utils.clip_grad_norm_(head.parameters(), 5.0)
+        optimiser.step()
+        schedule.step()
+        if step % max(1, asked.steps // LOOKS) == 0:
+            looks.append({"step": step, **look(head, data, tokenizer)})
+            print(json.dumps(looks[-1]), flush=True)
+    return looks
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("plan", type=Path)
     parser.add_argument("--train", type=int, default=200, help="utterances to learn from")
@@ -117,37 +145,25 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--out", type=Path, default=Path("out/listening.json"))
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
     config = read_config(asked.plan)
     plan, seed = config.recordings, config.seed
     began = time.monotonic()
     train, texts, seconds = encode(plan, CorpusPart(plan.train.corpus, plan.train.split, asked.train), seed)
-    sets = {"held_out": plan.held_out, "target": plan.sets["target-dev"]}
-    data: dict[str, Any] = {}
-    for name, part in sets.items():
-        waves, said, _ = encode(plan, CorpusPart(part.corpus, part.split, asked.held_out), seed)
-        data[name] = (waves, said)
+    data: Sets = {}
+    for name, part in (("held_out", plan.held_out), ("target", plan.sets["target-dev"])):
+        encoded, said, _ = encode(plan, CorpusPart(part.corpus, part.split, asked.held_out), seed)
+        data[name] = (encoded, said)
     tokenizer = SentencePieceTokenizer.train(texts, asked.vocabulary)
     bound = text_bound(tokenizer.for_role("lm"), texts, data["held_out"][1])
     print(f"encoded in {time.monotonic() - began:.0f} s; text alone gives {bound:.3f} nats a label", flush=True)
     torch.manual_seed(seed)
-    head = Head(384, asked.vocabulary, asked.lstm)
-    optimiser = torch.optim.AdamW(head.parameters(), lr=asked.rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, asked.rate, total_steps=asked.steps, pct_start=0.1)
-    ys = [torch.tensor(row) for row in tokenizer.encode_many(texts)]
-    looks = [{"step": 0, **look(head, data, tokenizer)}]
     began = time.monotonic()
-    for step in range(1, asked.steps + 1):
-        chosen = torch.randint(len(train), (asked.batch,)).tolist()
-        loss = batch_loss(head, [train[i] for i in chosen], [ys[i] for i in chosen])
-        optimiser.zero_grad()
-        (loss / sum(len(ys[i]) for i in chosen)).backward()
-        nn.utils.clip_grad_norm_(head.parameters(), 5.0)
-        optimiser.step()
-        schedule.step()
-        if step % max(1, asked.steps // 8) == 0:
-            looks.append({"step": step, **look(head, data, tokenizer)})
-            print(json.dumps(looks[-1]), flush=True)
+    looks = learn(asked, train, texts, data, tokenizer)
     result = {
         "text_alone_nats_per_label": round(bound, 4),
         "train_utterances": len(train),

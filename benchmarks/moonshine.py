@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import machine
+from timing import commit, machine
 
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.moonshine import Moonshine
@@ -76,11 +75,6 @@ def main() -> None:
     print(json.dumps(report, indent=1, ensure_ascii=False))
     if args.json:
         args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def agreement(package: Path, model: Moonshine, audio: Sequence[Samples]) -> dict[str, float]:

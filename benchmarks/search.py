@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 import workload
-from timing import fastest, forget_peak, machine, own_cpu_seconds, peak_since_mb
+from timing import commit, fastest, forget_peak, machine, own_cpu_seconds, peak_since_mb
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
@@ -353,13 +353,6 @@ def measure_parts(options: argparse.Namespace, bench: Bench, path: Path) -> tupl
         peers, skipped = measure_peers(options, path)
         rows += peers
     return rows, skipped
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def parse() -> argparse.Namespace:

@@ -1,9 +1,11 @@
-"""Own CPU seconds of a piece of work, which other load on the machine disturbs least, and what the machine is."""
+"""Own CPU seconds of a piece of work, which other load on the machine disturbs least; what is measured, and on what."""
 
 from __future__ import annotations
 
 import platform
 import resource
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +50,15 @@ def peak_since_mb() -> float:
 def _status_mb(name: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def commit() -> str:
+    """The commit that these benchmarks lie in; `unknown` outside a git checkout."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    asked = [git, "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def machine() -> dict[str, object]:

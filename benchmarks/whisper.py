@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
-import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -29,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import machine
+from timing import commit, machine
 from whisper_sets import (
     STARTED,
     ListDecoder,
@@ -50,8 +48,7 @@ from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, punctuation, se
 from ilme.checkpoint import write_atomically
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import load_scorer
-from ilme.decoding.utterances import Utterance
-from ilme.evaluation.metrics import Measurement, measure
+from ilme.evaluation.metrics import Measurement, UtteranceErrors, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, estimate
@@ -131,13 +128,6 @@ def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def commit() -> str:
-    if shutil.which("git") is None:
-        return "unknown"
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None, texts: Texts) -> None:
@@ -280,11 +270,8 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         name: measure(references, row["normalised"], speakers=speakers, normaliser_name="none")
         for name, row in found.items()
     }
-    rows = {
-        name: row(results, name)
-        | {key: found[name][key] for key in ("weights", "tuning", "seconds")}
-        for name in found
-    }  # fmt: skip
+    kept = ("weights", "tuning", "seconds")
+    rows = {name: measured_row(results, name) | {key: found[name][key] for key in kept} for name in found}
     ranked = [name for name in found if name.startswith("ILME") and found[name]["tuning"]]
     chosen = min(ranked, key=lambda name: found[name]["tuning"]["WER"]) if ranked else None
     return {
@@ -300,7 +287,7 @@ def step_row(step: TuningStep) -> dict[str, Any]:
     return {"weights": asdict(step.weights), "WER": round(step.counts.rate, 3), **asdict(step.counts)}
 
 
-def row(results: dict[str, Measurement], name: str) -> dict[str, Any]:
+def measured_row(results: dict[str, Measurement], name: str) -> dict[str, Any]:
     """WER with its interval, kinds of errors, and the paired comparisons with BS and SF."""
     measured = results[name]
     interval = bootstrap_interval(measured)
@@ -321,17 +308,22 @@ def row(results: dict[str, Measurement], name: str) -> dict[str, Any]:
     return out
 
 
-def changed(results: dict[str, Measurement], utterances: list[Utterance], count: int = 10) -> list[dict[str, Any]]:
+def changed(results: dict[str, Measurement], count: int = 10) -> list[dict[str, Any]]:
     """Sentences that the best fused system and BS recognise differently, in the order of the set."""
     fused = [name for name in results if name.startswith("ILME")] or [n for n in results if n != "BS"]
     if not fused:
         return []
     best = min(fused, key=lambda name: results[name].rate)
-    pairs = zip(results["BS"].utterances, results[best].utterances, strict=True)
-    different = [(a, b) for a, b in pairs if a.hypothesis != b.hypothesis]
     return [
-        {"id": a.id, "reference": a.reference, "BS": a.hypothesis, best: b.hypothesis} for a, b in different[:count]
+        {"id": a.id, "reference": a.reference, "BS": a.hypothesis, best: b.hypothesis}
+        for a, b in differing(results, best)[:count]
     ]
+
+
+def differing(results: dict[str, Measurement], name: str) -> list[tuple[UtteranceErrors, UtteranceErrors]]:
+    """What BS and another system make of the utterances whose words they do not agree on."""
+    pairs = zip(results["BS"].utterances, results[name].utterances, strict=True)
+    return [(a, b) for a, b in pairs if a.hypothesis != b.hypothesis]
 
 
 def examples(
@@ -341,8 +333,7 @@ def examples(
     best = chosen or next((name for name in results if name not in ("BS", "SF")), None)
     if best is None:
         return []
-    pairs = zip(results["BS"].utterances, results[best].utterances, strict=True)
-    different = [(a, b) for a, b in pairs if a.hypothesis != b.hypothesis]
+    different = differing(results, best)
     drawn = random.Random(0).sample(different, min(count, len(different)))
     return [
         {

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import machine
-from whisper import changed, commit, row, step_row
+from timing import commit, machine
+from whisper import changed, measured_row, step_row
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
@@ -196,7 +196,7 @@ class Comparison:
             "utterances": self.drawn
             | {f"{k}, well timed": sum(u.id in self.timed for u in v) for k, v in self.sets.items()},
             "systems": self.rows,
-            "examples": changed(self.results, self.sets["compare"], 20),
+            "examples": changed(self.results, 20),
         }
 
     def decoder(self, split: str, lm: TokenScorer | None, internal: TokenScorer | None) -> SearchDecoder:
@@ -211,7 +211,7 @@ class Comparison:
         lists = self.decoder("compare", *used).decode(weights, self.args.beam)
         self.results[name] = self.measured(lists, [u for u in self.sets["compare"] if u.id in self.timed])
         everything = self.measured(lists, self.sets["compare"])
-        self.rows[name] = row(self.results, name) | {
+        self.rows[name] = measured_row(self.results, name) | {
             "weights": asdict(weights),
             "with mistimed ones": {"WER": round(everything.rate, 3), **asdict(everything.total)},
         }
