@@ -143,9 +143,9 @@ class PackedLSTMStack(LSTMStack):
         for layer, (from_input, from_state) in enumerate(self.products):
             shared = from_state(h[:, layer])
             if layer == 0 and carried is not None:  # W (x + carried) = W x + W carried
-                shared += product_of_distinct(from_input, carried)
+                shared += _product_of_distinct(from_input, carried)
             gates = shared if siblings is None else shared.index_select(0, of)
-            gates += product_of_distinct(from_input, x) if layer == 0 else from_input(x)
+            gates += _product_of_distinct(from_input, x) if layer == 0 else from_input(x)
             gates.sigmoid_()
             enter, forget, candidate, leave = gates.split(H, 1)  # type: ignore[no-untyped-call]
             # c' = f c + i (2σ − 1),   h' = o tanh(c') = 2 o σ(2c') − o
@@ -181,7 +181,7 @@ class PackedLSTMStack(LSTMStack):
         return self
 
 
-def product_of_distinct(product: Product, x: Tensor) -> Tensor:
+def _product_of_distinct(product: Product, x: Tensor) -> Tensor:
     """product(x), equal rows computed once."""
     found = distinct_rows(x)
     if found is None:

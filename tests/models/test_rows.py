@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
-from ilme.models.rows import FEW, distinct_rows
+from ilme.models.rows import FEW, distinct_rows, families
 from ilme.packed import pack
 from ilme.testing import numbered_tokens
 
@@ -40,6 +40,16 @@ def test_rows_are_equal_only_where_every_part_is():
     assert distinct_rows(one, other) is None
     first, place = distinct_rows(one, other // 5)
     assert torch.equal((other // 5)[first][place], other // 5) and len(first) == 2
+
+
+@pytest.mark.parametrize("parents", [[0, 1, 0, 2, 2, 0, 3, 1, 3], list(range(9)), [0, 0, 1]])
+def test_families_hold_every_row_once_beside_its_equals(parents):
+    rows = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))[parents]
+    distinct, members = families(rows)
+    assert sorted(i for family in members for i in family) == list(range(len(rows)))
+    for row, family in zip(distinct, members, strict=True):
+        assert torch.equal(rows[family], row.expand(len(family), -1))
+    assert len(members) == (len(set(parents)) if len(rows) >= FEW else len(rows))
 
 
 @pytest.mark.parametrize("carries", [False, True])

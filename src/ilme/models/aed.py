@@ -11,7 +11,7 @@ from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import log_softmax
-from ilme.models.rows import distinct_rows
+from ilme.models.rows import families
 from ilme.nest import State
 from ilme.tokens import Tokens
 
@@ -195,20 +195,15 @@ class LocationAttention(nn.Module):
         unasked, z, out = keys.new_empty(T, A), keys.new_empty(T, A), keys.new_empty(B * K, T)
         queries = (2 * query).view(B * K, A)
         for b in range(B):
-            own = slice(b * K, (b + 1) * K)
-            looked = previous[own]
-            siblings = distinct_rows(looked)
-            looked, places = (
-                (looked, list(range(K))) if siblings is None else (looked[siblings[0]], siblings[1].tolist())
-            )
+            looked, siblings = families(previous[b * K : (b + 1) * K])
             moved = None if self.filters is None else self.filters(looked[:, None]).transpose(1, 2)
-            for parent in range(len(looked)):
+            for parent, children in enumerate(siblings):
                 # 2 (W_k h_enc + W_f (F ∗ a))
                 if moved is None or self.location is None:
                     torch.mul(keys[b], 2, out=unasked)
                 else:
                     torch.addmm(keys[b], moved[parent], self.location.weight.t(), beta=2, alpha=2, out=unasked)
-                for k in (b * K + place for place, of_parent in enumerate(places) if of_parent == parent):
+                for k in (b * K + child for child in children):
                     torch.add(unasked, queries[k], out=z)
                     torch.mv(z.sigmoid_(), v, out=out[k])
         return out.view(B, K, T).mul_(2).sub_(v.sum())
