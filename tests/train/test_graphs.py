@@ -14,6 +14,7 @@ from ilme.models.encoder import EncoderConfig
 from ilme.models.rnnt import PRESETS as RNNTS
 from ilme.models.rnnt import RNNT
 from ilme.testing import numbered_tokens
+from ilme.train import graphs
 from ilme.train.graphs import RecordedBody, pad_batch, rung
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
 from ilme.train.options import AedOptions, LoopOptions, RnntOptions
@@ -57,6 +58,29 @@ def test_padding_changes_no_row(kind: str) -> None:
         torch.testing.assert_close(padded[0][i, :frames], plain[0][i, :frames], rtol=1e-4, atol=1e-5)
     for a, b in zip(padded[2:], plain[2:], strict=True):
         torch.testing.assert_close(a[:3, : b.shape[1]], b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_shape_is_recorded_when_it_comes_again_and_gives_way_to_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recording itself, which needs a CUDA device, is replaced by the body and a note of the shape."""
+    noted: list[tuple[int, ...]] = []
+
+    def record(body: graphs.Body, inputs: tuple[torch.Tensor, ...]) -> graphs.Body:
+        noted.append((*inputs[0].shape[:2], inputs[2].shape[1]))
+        return body
+
+    monkeypatch.setattr(graphs, "_record", record)
+    body = small_objective("rnnt").eval().body()
+    assert body is not None
+    recorded = RecordedBody(body)
+    for B, U, expected in ((3, 4, 0), (5, 6, 1), (33, 4, 0), (2, 3, 1), (4, 9, 0), (33, 9, 1)):
+        features, lengths, labels, _ = batch(B, 20, U, seed=B)
+        found, plain = recorded(features, lengths, labels), body(features, lengths, labels)
+        assert recorded.recordings == expected
+        assert [len(x) for x in found] == [B] * 4
+        torch.testing.assert_close(found[3][:, : U + 1], plain[3], rtol=1e-4, atol=1e-5)
+    assert noted == [(32, rung(20), 8), (64, rung(20), 8), (64, rung(20), 16)]
+    recorded(*batch(2, rung(20) + 1, 4, seed=0)[:3])
+    assert recorded.recordings == 1  # another rung has its own
 
 
 def test_options_that_exclude_each_other() -> None:
