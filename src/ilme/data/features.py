@@ -4,7 +4,8 @@ Shapes: B utterances, N samples, T frames of 10 ms, T' stacked frames, M mel bin
 
 One code path serves files, arrays and padded batches, on CPU and GPU: everything is padded to a batch of
 waveforms, and `Frontend.from_waveforms` does the rest. Frames lie wholly inside their utterance (Kaldi's
-`snip_edges`), so padding, batching and cutting audio into chunks never change a frame.
+`snip_edges`), so padding, batching and cutting audio into chunks never change a frame. Whisper's own features, the
+other kind, are scaled by the utterance's loudest value: padding does not change them, cutting does.
 """
 
 from __future__ import annotations

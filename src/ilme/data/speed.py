@@ -33,6 +33,7 @@ def low_pass(samples: Tensor, share: float) -> Tensor:
 
 
 def _filter(samples: Tensor, up: int, down: int, band: float) -> Tensor:
+    """The formula above with r = up / down and c = band, less its edge: int16 (N,) to (⌈N r⌉,)."""
     wanted = -(-len(samples) * up // down)
     if up == down and band >= 1.0:
         return samples.clone()

@@ -88,7 +88,7 @@ class RecordingsPlan:
             object.__setattr__(self, name, parts)
         if not self.active:
             return
-        for domain in ("target", *self.texts):
+        for domain in self.domains:
             for part in (f"{domain}-dev", f"{domain}-test"):
                 if part not in self.sets:
                     raise BadInputError(f"recordings.sets has no {part}: each target domain needs a dev and a test set")

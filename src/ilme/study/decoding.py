@@ -29,6 +29,7 @@ from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.runner import Stage, Study
+from ilme.study.speaking import RATE
 from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import Method, WeightSpace
@@ -118,10 +119,9 @@ def _sets(config: StudyConfig) -> str:
 def _loaded(study: Study, config: StudyConfig, domain: str, part: str) -> tuple[list[Utterance], list[Utterance]]:
     """A set as it stands in its manifest, and the same with the audio in memory."""
     listed = read_utterances(study.folder(_sets(config)) / f"{domain}-{part}")
-    rate = 16000
     with ThreadPoolExecutor() as pool:
-        waves = list(pool.map(lambda u: u.samples(rate), listed))
-    return listed, [replace(u, audio=wave, start=0.0, rate=rate) for u, wave in zip(listed, waves, strict=True)]
+        waves = list(pool.map(lambda u: u.samples(RATE), listed))
+    return listed, [replace(u, audio=wave, start=0.0, rate=RATE) for u, wave in zip(listed, waves, strict=True)]
 
 
 def _decoder(

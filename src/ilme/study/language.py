@@ -49,7 +49,7 @@ def language_stages(config: StudyConfig) -> list[Stage]:
 
 def lm_names(config: StudyConfig) -> tuple[str, ...]:
     """The LMs of a study; one on recordings has none of both domains, but one for each further target domain."""
-    return ("source", "target", *config.recordings.texts) if config.recordings.active else LMS
+    return ("source", *config.recordings.domains) if config.recordings.active else LMS
 
 
 def transcripts(study: Study) -> list[str]:

@@ -45,7 +45,7 @@ def network_stages(config: StudyConfig) -> list[Stage]:
         before = (plan.encoder_from,) if plan.encoder_from else ()
         speech = {"snr": config.speech.train_snr, "talkers": config.speech.talkers}
         if config.recordings.active:
-            speech["recordings"] = _hearing(config)
+            speech["recordings"] = _inputs_of_recordings(config)
         stages.append(
             Stage(
                 kind,
@@ -110,7 +110,7 @@ def _export(file: Path, model: Any, tokenizer: Any, frontend: FrontendConfig) ->
     write_tensors(file, kept, {**header, "ilme": json.dumps(about)})
 
 
-def _hearing(config: StudyConfig) -> dict[str, Any]:
+def _inputs_of_recordings(config: StudyConfig) -> dict[str, Any]:
     """What a study on recordings does to its training speech, and the weights it starts from."""
     plan = config.recordings
     weights = file_digest(find_file(plan, plan.whisper)) if plan.whisper else ""

@@ -4,11 +4,11 @@ A parcel is NAME.tar with the folders of one or more stages:
 
     speech.tar      the tokenizer, and what is known of the training speech
     lm-source.tar   the source LM and the source n-gram
-    lm-target.tar, lm-mixed.tar, rnnt.tar, aed.tar
+    lm-target.tar and the other LMs, rnnt.tar, aed.tar
     results.tar     tuning, tests and tables
 
-Text, audio and checkpoints stay behind: the same seed makes them again where they are needed. Weights are stored as
-float16.
+Text, audio and checkpoints stay behind: where they are needed, the same seed (or the same recordings) makes them again.
+Weights are stored as float16.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["pack", "parcel_plan", "unpack"]
 
 # Folders that stay behind: checkpoints, stored decodes, and the training speech, which the same seed makes again.
 _LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "probe", "train", "held-out")
-_FILES = {"ngrams": (MARK, "source.safetensors")}
+_FILES = {"ngrams": (MARK, "source.safetensors")}  # patterns of what travels of a stage, if not all
 
 
 def parcel_plan(study: Study) -> dict[str, list[str]]:
