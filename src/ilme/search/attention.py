@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
-from ilme.nest import State, map_tensors, select
+from ilme.nest import State, select
 from ilme.protocols import AttentionDecoder, InternalLM
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.repetition import RepetitionGuard
@@ -26,6 +26,9 @@ __all__ = ["AttentionOptions", "AttentionSearch"]
 
 CHECK_EVERY = 8  # steps between two looks at the device, on CUDA, to see which utterances have ended
 RETIRE_SHARE = 8  # on CUDA utterances leave the batch when at least one in so many has ended
+
+Rows = tuple[Tensor, Tensor, Tensor]  # (n, V) of the model, of the LM and of what is subtracted
+States = tuple[State, State, State]  # of the same three, sequence first
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ class AttentionSearch:
         results: dict[int, Ended] = {}
 
         for step in range(self.options.max_length + 1):
+            places = K if step else 1  # sequences of each utterance that rows and states hold
             scores = self._candidates(open_, rows, step, limit)
             open_, ended, parents, labels = self._advance(open_, ended, rows, scores, step, over)
             over = over | self._over(open_, ended, step, limit)
@@ -169,25 +173,21 @@ class AttentionSearch:
                     order, limit, over = order[keep], limit[keep], over[keep]
                     open_, ended = Open(*(x[keep] for x in open_)), Ended(*(x[keep] for x in ended))
                     memory, labels, parents = select(memory, keep), labels[keep], parents[keep]
-                    rows, states = self._keep_utterances(rows, states, keep, K if step else 1)
-            rows, states = self._step(memory, states, parents, labels)
+                    states = self._keep_utterances(states, keep, places)
+            rows, states = self._step(memory, states, places, parents, labels)
         self._retire(results, order, ended, torch.ones_like(order, dtype=torch.bool))
         return [self._read_out(results[b]) for b in range(B)]
 
     # --- the model and the two scorers, moved on together -----------------------------------------------------------
 
-    def _start(self, memory: State) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
+    def _start(self, memory: State) -> tuple[Rows, States]:
         asr, own = self.model.start(memory)
         (lm, lm_state), (sub, sub_state) = (s.start(len(asr)) for s in (self.lm, self.subtracted))
         return (asr, lm, sub), (own, lm_state, sub_state)
 
-    def _step(
-        self, memory: State, states: tuple[State, State, State], parents: Tensor, labels: Tensor
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
-        """Rows (B·K, V) of the sequences that are their parent (B, K), a place in the last step, and a label (B, K)."""
-        B = len(parents)
-        places = self._places(states, B)
-        index = (parents + torch.arange(B, device=parents.device)[:, None] * places).flatten()
+    def _step(self, memory: State, states: States, places: int, parents: Tensor, labels: Tensor) -> tuple[Rows, States]:
+        """Rows (B·K, V) of sequences one label longer: a parent (B, K) among its utterance's places, a label (B, K)."""
+        index = (parents + torch.arange(len(parents), device=parents.device)[:, None] * places).flatten()
         own, lm, sub = (select(state, index) for state in states)
         flat = labels.flatten()
         lm_rows, lm = self.lm.score(flat, lm)
@@ -199,29 +199,20 @@ class AttentionSearch:
         return (asr, lm_rows, sub_rows), (own, lm, sub)
 
     @staticmethod
-    def _places(states: tuple[State, State, State], batch: int) -> int:
-        """Sequences per utterance that the states hold: 1 after the start, the beam afterwards."""
-        sizes: list[int] = []
-        map_tensors(lambda x: sizes.append(len(x)) or x, states[0])  # type: ignore[func-returns-value]
-        return sizes[0] // batch
-
-    @staticmethod
-    def _keep_utterances(
-        rows: tuple[Tensor, Tensor, Tensor], states: tuple[State, State, State], keep: Tensor, places: int
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[State, State, State]]:
+    def _keep_utterances(states: States, keep: Tensor, places: int) -> States:
         index = (keep[:, None] * places + torch.arange(places, device=keep.device)).flatten()
-        return tuple(r[index] for r in rows), tuple(select(s, index) for s in states)  # type: ignore[return-value]
+        model, lm, subtracted = (select(s, index) for s in states)
+        return model, lm, subtracted
 
     # --- one step of the beam ---------------------------------------------------------------------------------------
 
-    def _candidates(self, open_: Open, rows: tuple[Tensor, Tensor, Tensor], step: int, limit: Tensor) -> Tensor:
+    def _candidates(self, open_: Open, rows: Rows, step: int, limit: Tensor) -> Tensor:
         """The fused score (B, P, V) of every continuation; what a guard forbids is −inf. P is 1 at the first step."""
         B = len(open_.asr)
         asr, lm, subtracted = rows
         gain = fuse(asr, lm, subtracted, 1.0, self.weights).view(B, -1, asr.shape[1])
-        end = fuse(asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted), 0.0, self.weights).view(
-            B, -1
-        )
+        finals = asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted)
+        end = fuse(*finals, 0.0, self.weights).view(B, -1)
         total = fuse(open_.asr, open_.lm, open_.subtracted, float(step), self.weights)[:, : gain.shape[1]]
         going_on, ending = total.masked_fill((step >= limit)[:, None], -torch.inf), total
         if min(self.options.end_margin, self.options.certain_end) < math.inf:
@@ -235,7 +226,7 @@ class AttentionSearch:
         return scores
 
     def _advance(
-        self, open_: Open, ended: Ended, rows: tuple[Tensor, Tensor, Tensor], scores: Tensor, step: int, over: Tensor
+        self, open_: Open, ended: Ended, rows: Rows, scores: Tensor, step: int, over: Tensor
     ) -> tuple[Open, Ended, Tensor, Tensor]:
         """Moves continuations that end, and are among the K best, to the ended; keeps the K best others open.
 
@@ -270,7 +261,7 @@ class AttentionSearch:
         self,
         open_: Open,
         ended: Ended,
-        rows: tuple[Tensor, ...],
+        rows: Rows,
         parents: Tensor,
         scores: Tensor,
         ends: Tensor,
