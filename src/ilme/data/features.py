@@ -136,30 +136,12 @@ class Frontend:
     """Audio to features; moves to a device with `to`, as a model does, but has no weights to train."""
 
     def __init__(self, config: FrontendConfig | None = None, device: torch.device | str = "cpu") -> None:
-        from lhotse.features.kaldi.layers import Wav2LogFilterBank
-
         self.config = config or FrontendConfig()
         if self.config.normalisation == "global" and not self.config.mean:
             raise BadInputError(
                 "normalisation='global' needs mean and istd; ilme.data.features.global_statistics finds them"
             )
-        self._filterbank: torch.nn.Module
-        if self.config.kind == "whisper":
-            self._filterbank = WhisperMel(
-                self.config.rate, self.config.mel_bins, self.config.window_samples, self.config.hop_samples
-            )
-        else:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*snip_edges.*")
-                self._filterbank = Wav2LogFilterBank(
-                    sampling_rate=self.config.rate,
-                    frame_length=self.config.window,
-                    frame_shift=self.config.hop,
-                    snip_edges=True,
-                    low_freq=self.config.lowest,
-                    high_freq=self.config.highest,
-                    num_filters=self.config.mel_bins,
-                ).eval()
+        self._filterbank = _filterbank(self.config)
         self._mean = torch.tensor(self.config.mean)
         self._istd = torch.tensor(self.config.istd)
         self.to(device)
@@ -245,6 +227,26 @@ class Frontend:
         centred = (mel - mean) * mask
         variance = centred.square().sum(1, keepdim=True) / count
         return centred * (variance + 1e-5).rsqrt()
+
+
+def _filterbank(config: FrontendConfig) -> torch.nn.Module:
+    """Waveforms (B, N) to log-mels (B, T, M)."""
+    if config.kind == "whisper":
+        return WhisperMel(config.rate, config.mel_bins, config.window_samples, config.hop_samples)
+    from lhotse.features.kaldi.layers import Wav2LogFilterBank
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*snip_edges.*")
+        made: torch.nn.Module = Wav2LogFilterBank(
+            sampling_rate=config.rate,
+            frame_length=config.window,
+            frame_shift=config.hop,
+            snip_edges=True,
+            low_freq=config.lowest,
+            high_freq=config.highest,
+            num_filters=config.mel_bins,
+        )
+    return made.eval()
 
 
 def stack_frames(mel: Tensor, stack: int, stride: int) -> Tensor:
