@@ -40,6 +40,7 @@ from ilme.search.transducer import TransducerOptions, TransducerSearch
 HERE = Path(__file__).resolve().parent
 LM_WEIGHT, SUBTRACTED_WEIGHT = 0.3, 0.12  # λ_T, and λ_I = 0.4 λ_T: the paper's ratios are 0.38–0.77
 BLANK_GATE = 0.05
+BEAM = 25
 MIXED, MIXED_BEAM = "int8, linear layers float32", 32  # the AED in int8 that loses nothing to a float32 search of 25
 METHODS = {
     "no LM": FusionWeights(),
@@ -72,6 +73,15 @@ class Row:
     peer_gap: float | None = None
     over_sf: float | None = None  # cost over that of SF: median over pairs of decodes that followed each other
     pairs: int = 0
+
+    @property
+    def is_ours(self) -> bool:
+        return self.system.startswith("ilme")
+
+    def said(self) -> str:
+        more = f", {self.over_sf:+.1%} over SF" if self.over_sf is not None else ""
+        where = f"{self.task} {self.method} {self.format} beam {self.beam} batch {self.batch} {self.system}"
+        return f"  {where}: {self.cpu_seconds_per_utterance:.3f} s{more}"
 
 
 class Bench:
@@ -107,18 +117,18 @@ class Bench:
         return run
 
     @torch.no_grad()
-    def ours(self, task: str, method: str, format: str, beam=25, batch=1, frames=workload.T, gate=0.0) -> Row:
+    def by_itself(self, task: str, method: str, format: str, beam=BEAM, batch=1, frames=workload.T) -> Row:
+        """One row of one method, over the first `batch` utterances."""
         self.pack(format)
-        run = self.search(task, method, beam, gate)
+        run = self.search(task, method, beam)
         seconds, found = fastest(lambda: run(batch, frames), self.repeats if batch == 1 else 1)
-        name = f"ilme, blank gate {gate}" if gate else "ilme"
         labels = [list(nbest[0].tokens) for nbest in found]
-        row = Row(name, task, method, format, beam, batch, frames, seconds / batch, labels)
-        print(f"  {task} {method} {format} beam {beam} batch {batch} {name}: {seconds / batch:.3f} s", flush=True)
+        row = Row("ilme", task, method, format, beam, batch, frames, seconds / batch, labels)
+        print(row.said(), flush=True)
         return row
 
     @torch.no_grad()
-    def in_turns(self, task: str, format: str, batch: int, beam: int = 25, gate: float = 0.0) -> list[Row]:
+    def in_turns(self, task: str, format: str, batch: int, beam: int = BEAM, gate: float = 0.0) -> list[Row]:
         """One row per method over all utterances, `batch` at a time; the methods take turns."""
         self.pack(format)
         runs = {method: self.search(task, method, beam, gate) for method in METHODS}
@@ -145,8 +155,7 @@ class Bench:
                 excess = [ours / theirs - 1 for theirs, ours in zip(sf, own, strict=True)]
                 row.over_sf, row.pairs = statistics.median(excess), len(excess)
             rows.append(row)
-            more = f", {row.over_sf:+.1%} over SF" if row.over_sf is not None else ""
-            print(f"  {task} {method} {format} batch {batch} {name}: {cost:.3f} s{more}", flush=True)
+            print(row.said(), flush=True)
         return rows
 
     @torch.no_grad()
@@ -181,17 +190,20 @@ class Bench:
         for row in whole:
             row.gap = [best[row.task, row.method, u] - score for u, score in enumerate(row.exact)]
         for row in whole:
-            beam = 25 if row.format == MIXED else row.beam
-            peers = [p for p in whole if p.system[:4] != "ilme" and (p.task, p.beam) == (row.task, beam)]
-            wanted = "SF" if row.method == "ILME" else row.method  # no peer subtracts an internal LM
-            peers = [p for p in peers if p.method == wanted]
-            peers = [p for p in peers if p.batch == row.batch] or peers
-            if row.system[:4] == "ilme" and peers:
-                rival = min(peers, key=lambda p: p.cpu_seconds_per_utterance)
+            rival = fastest_peer(row, whole) if row.is_ours else None
+            if rival is not None:
                 row.peer_ratio = rival.cpu_seconds_per_utterance / row.cpu_seconds_per_utterance
-                if row.method == wanted:
-                    pairs = list(zip(row.exact, rival.exact, strict=False))
-                    row.peer_gap = max(theirs - own for own, theirs in pairs)
+                if row.method == rival.method:
+                    row.peer_gap = max(theirs - own for own, theirs in zip(row.exact, rival.exact, strict=False))
+
+
+def fastest_peer(row: Row, rows: list[Row]) -> Row | None:
+    """The fastest peer at the same task, method and beam; at the same batch, if one was measured there."""
+    beam = BEAM if row.format == MIXED else row.beam
+    method = "SF" if row.method == "ILME" else row.method  # no peer subtracts an internal LM
+    peers = [p for p in rows if not p.is_ours and (p.task, p.beam, p.method) == (row.task, beam, method)]
+    peers = [p for p in peers if p.batch == row.batch] or peers
+    return min(peers, key=lambda p: p.cpu_seconds_per_utterance, default=None)
 
 
 def measure_methods(bench: Bench, task: str, quick: bool) -> list[Row]:
@@ -213,10 +225,10 @@ def measure_rest(bench: Bench) -> list[Row]:
     for beam in (4, 8):
         for format in ("float32", "int8"):
             for method in ("no LM", "ILME"):
-                rows.append(bench.ours("RNN-T", method, format, beam=beam, batch=4))
-                rows.append(bench.ours("AED", method, format, beam=beam, batch=4))
+                rows.append(bench.by_itself("RNN-T", method, format, beam=beam, batch=4))
+                rows.append(bench.by_itself("AED", method, format, beam=beam, batch=4))
     growth = [{"frames": 84}, {"frames": 167}, {"beam": 12}, {"beam": 50}]  # the whole length and beam 25 are above
-    rows.extend(bench.ours("RNN-T", "ILME", "float32", **change) for change in growth)
+    rows.extend(bench.by_itself("RNN-T", "ILME", "float32", **change) for change in growth)
     return rows
 
 
@@ -240,22 +252,10 @@ def measure_peers(options: argparse.Namespace, path: Path) -> tuple[list[Row], l
                 if done.returncode:
                     skipped.append(f"{script} {method}: {done.stderr.strip().splitlines()[-1:]}")
                     continue
-                line = json.loads(done.stdout.strip().splitlines()[-1])
-                seconds = line["cpu_seconds_per_utterance"]
-                rows.append(
-                    Row(
-                        line["system"],
-                        task,
-                        method,
-                        "float32",
-                        line["beam"],
-                        batch,
-                        workload.T,
-                        seconds,
-                        line["labels"],
-                    )
-                )
-                print(f"  {line['system']} {method} batch {batch}: {seconds:.3f} s", flush=True)
+                said = json.loads(done.stdout.strip().splitlines()[-1])
+                measured = said["beam"], batch, workload.T, said["cpu_seconds_per_utterance"], said["labels"]
+                rows.append(Row(said["system"], task, method, "float32", *measured))
+                print(rows[-1].said(), flush=True)
     return rows, skipped
 
 
@@ -276,7 +276,7 @@ def probe_memory(path: Path, frames: int, beam: int) -> None:
 
 def measure_memory(path: Path) -> list[dict[str, float]]:
     out = []
-    for frames, beam in ((334, 25), (1336, 25), (334, 50)):
+    for frames, beam in ((workload.T, BEAM), (4 * workload.T, BEAM), (workload.T, 2 * BEAM)):
         command = [sys.executable, __file__, "--probe-memory", f"{path},{frames},{beam}"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         out.append(json.loads(done.stdout.strip().splitlines()[-1]))
