@@ -19,11 +19,11 @@ from torch.nn.functional import pad
 
 __all__ = ["Body", "RecordedBody", "pad_batch", "rung"]
 
-ROWS, LABELS = 32, 8
+ROWS, LABELS = 32, 8  # of which B and U are padded to multiples
 SHORTEST, STEP = 16, 1.25  # frames of the lowest rung of the ladder, and its steps
 WARM_UP = 2  # passes before the recording, in which kernels are chosen and compiled
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, int, int]  # rows, frames and labels: B, T, U
 
 
 class Body(nn.Module):
@@ -58,6 +58,7 @@ class RecordedBody:
 
     @property
     def recordings(self) -> int:
+        """How many there are."""
         return len(self._recorded)
 
     def __call__(self, features: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
@@ -101,12 +102,12 @@ def _record(body: Body, inputs: tuple[Tensor, ...]) -> Any:
     kept = torch.autocast(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), False)
     with kept:  # weights are brought to 16 bits inside the recording, each time
         return torch.cuda.make_graphed_callables(
-            _Named(body), tuple(x.clone() for x in inputs), num_warmup_iters=WARM_UP, allow_unused_input=True
+            _Wrapped(body), tuple(x.clone() for x in inputs), num_warmup_iters=WARM_UP, allow_unused_input=True
         )
 
 
-class _Named(nn.Module):
-    """The body under a module of its own, since recording changes a module."""
+class _Wrapped(nn.Module):
+    """The body inside a module of its own: recording replaces the forward pass of the module it is given."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()

@@ -5,6 +5,8 @@ label from the last ones is easier than finding where it is spoken. CTC cannot d
 So CTC is trained first, and the joint network then begins as its copy:
 
     f_v = s (W_ctc h + b_ctc)_v,    z_v = tanh(f_v + g_v) / s ≈ (W_ctc h + b_ctc)_v    for v < V, while g is small
+
+h is what comes out of the LayerNorm of the encoder's side; an encoder with a projection ends in one already.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ OTHERS = 0.1  # what is left of the output layer's first, random weights
 TEXT = 0.3  # and of the prediction network's last layer, so that g starts small
 
 
-def check_joint(model: RNNT) -> None:
-    """Refuses a network whose joint dimension cannot hold a copy of the CTC layer."""
+def check_joint(model: RNNT) -> nn.Linear:
+    """The CTC layer; refuses a network that has none, or whose joint dimension cannot hold a copy of it."""
     if model.ctc is None:
         raise BadInputError("rnnt.listen needs the network's CTC layer: set model.ctc=true")
     if model.config.joint < len(model.tokens):
@@ -31,18 +33,16 @@ def check_joint(model: RNNT) -> None:
             f"rnnt.listen starts the joint network from the CTC layer: model.joint={model.config.joint} must be at "
             f"least the {len(model.tokens)} output units"
         )
+    return model.ctc
 
 
 @torch.no_grad()
 def start_joint(model: RNNT) -> None:
     """Sets the joint network so that it gives about the logits of the CTC layer, whatever the labels so far are."""
-    check_joint(model)
-    if model.ctc is None:
-        return
-    V = len(model.tokens)
+    ctc, V = check_joint(model), len(model.tokens)
     narrow, wide = _linear(model.encoder_head[1]), _linear(model.encoder_head[2])
-    _set_product(narrow, wide, SCALE * model.ctc.weight)
-    wide.bias[:V] = SCALE * model.ctc.bias
+    _set_product(narrow, wide, SCALE * ctc.weight)
+    wide.bias[:V] = SCALE * ctc.bias
     model.output.weight.mul_(OTHERS)
     model.output.weight[:, :V] += torch.eye(V, device=model.device) / SCALE
     model.output.bias.zero_()
