@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def test_only_brings_what_it_needs_and_until_stops(tmp_path: Path) -> None:
     assert study.run(until="second") == ["second"]
     with pytest.raises(BadInputError, match=r"no stage 'fourth'.*first, second, third"):
         study.run(only=["fourth"])
+
+
+def test_a_done_stage_does_not_call_for_what_it_needed(tmp_path: Path) -> None:
+    """As after unpacking elsewhere: large outputs of early stages are not there, and nothing that is left needs them."""
+    study = Study(make_stages([]), tmp_path)
+    assert study.select() == ["first", "second", "third"] and study.select(["second"]) == ["first", "second"]
+    study.run()
+    shutil.rmtree(tmp_path / "first")
+    assert study.select() == ["second", "third"] and study.run() == []
+    shutil.rmtree(tmp_path / "third")
+    assert study.run() == ["first", "third"]
 
 
 def test_what_a_killed_stage_left_is_kept_only_where_it_can_go_on(tmp_path: Path) -> None:

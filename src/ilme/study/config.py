@@ -1,6 +1,6 @@
 """What a study is made of, as one YAML file.
 
-text → tokenizer → speech → lm-* and ngrams → rnnt, aed → tune and test of each model in each setting → tables
+text → speech, sets → tokenizer → lm-* and ngrams → rnnt, aed → tune and test of each model in each setting → tables
 """
 
 from __future__ import annotations

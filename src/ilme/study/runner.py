@@ -96,7 +96,10 @@ class Study:
         return facts
 
     def select(self, only: Sequence[str] = (), until: str = "") -> list[str]:
-        """The stages to run: all up to one; those named; or the last ones; and what those that are not done need."""
+        """The stages to run, in their order: all up to `until`; or those of `only`, and what they need.
+
+        Without both they are the stages that no other needs. A stage that is done asks for nothing.
+        """
         for name in [*only, *([until] if until else [])]:
             if name not in self.stages:
                 raise BadInputError(f"no stage {name!r}; this study has {', '.join(self.stages)}")
@@ -114,8 +117,8 @@ class Study:
         """Runs what is not done; the names of the stages that ran.
 
         Args:
-            only: These stages, and those they need; all when empty.
-            until: The last stage to run.
+            only: These stages, and what those of them that are not done need; without it, the study's last stages.
+            until: All stages up to this one.
             minutes: Stop in good order after about so long; 0 sets no limit.
         """
         self._deadline = time.monotonic() + 60 * minutes if minutes else 0.0
