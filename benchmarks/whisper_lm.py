@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def pack(args: argparse.Namespace) -> None:
         old.unlink()
     for i, low in enumerate(range(0, len(data), PART)):
         (args.to / f"lm-{i}.bin").write_bytes(data[low : low + PART])
-    about = {"config": vars(model.config) | {}, "tokens": model.tokens.to_json(), "entries": entries}
+    about = {"config": asdict(model.config), "tokens": model.tokens.to_json(), "entries": entries}
     if args.text is not None:
         held = TokenFile(args.text / "valid.tokens")
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -160,7 +160,7 @@ class ListDecoder:
         decoder: Model, scorers and encoded batches.
         texts: The normaliser.
         plain: Lists of the same search without fusion, with the model's own texts.
-        lm, subtracted: Score what a decode did not; they remember what they have scored.
+        scorers: `lm` and `subtracted`, which score what a decode did not; they remember what they have scored.
     """
 
     def __init__(
