@@ -54,7 +54,7 @@ def test_only_brings_what_it_needs_and_until_stops(tmp_path: Path) -> None:
 
 
 def test_a_done_stage_does_not_call_for_what_it_needed(tmp_path: Path) -> None:
-    """As after unpacking elsewhere: large outputs of early stages are not there, and nothing that is left needs them."""
+    """As after unpacking elsewhere: large outputs of early stages are missing, and nothing that is left needs them."""
     study = Study(make_stages([]), tmp_path)
     assert study.select() == ["first", "second", "third"] and study.select(["second"]) == ["first", "second"]
     study.run()
