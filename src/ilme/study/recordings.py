@@ -68,12 +68,14 @@ def target_text(config: StudyConfig) -> Path:
 
 
 def _write_texts(study: Study, config: StudyConfig) -> dict[str, Any]:
+    """Every text of the study; a held-out transcript of the source is none that was learnt."""
     plan, folder, seed = config.recordings, study.folder("text"), config.seed
     train = [row.text for row in training_rows(plan, seed)]
     write_lines(folder / "source-train.txt", train)
     write_lines(folder / "transcripts.txt", list(dict.fromkeys(train)))
+    heard = set(train)
     held_out = [row.text for row in rows_of(plan, plan.held_out, seed)]
-    write_lines(folder / "source-held-out.txt", [text for text in held_out if text not in set(train)])
+    write_lines(folder / "source-held-out.txt", [text for text in held_out if text not in heard])
     facts: dict[str, Any] = {"source_words": count_words(train)}
     evaluation: list[str] = []
     for name, part in plan.sets.items():
@@ -83,21 +85,24 @@ def _write_texts(study: Study, config: StudyConfig) -> dict[str, Any]:
         if name.startswith("target-"):
             evaluation += texts
     for name, part in plan.texts.items():
-        learnt, kept = _by_group(rows_of(plan, part, seed), f"{seed}/{name}")
+        learnt, kept = _hold_out_groups(rows_of(plan, part, seed), f"{seed}/{name}")
         write_lines(folder / f"{name}-train.txt", learnt)
         write_lines(folder / f"{name}-held-out.txt", kept)
         facts[f"{name}_words"] = count_words(learnt)
-    return facts | _target(config, folder, evaluation)
+    return facts | _write_target_texts(config, folder, evaluation)
 
 
-def _by_group(rows: Sequence[Row], seed: str) -> tuple[list[str], list[str]]:
-    """Texts to learn and texts held out; repetitions stay, since their frequency is what an LM learns."""
+def _hold_out_groups(rows: Sequence[Row], seed: str) -> tuple[list[str], list[str]]:
+    """Texts to learn, and those of a tenth of the groups, held out.
+
+    Repetitions stay, since their frequency is what an LM learns.
+    """
     groups = sorted({row.group for row in rows})
     kept = set(Random(seed).sample(groups, max(1, len(groups) // 10)))
     return [r.text for r in rows if r.group not in kept], [r.text for r in rows if r.group in kept]
 
 
-def _target(config: StudyConfig, folder: Path, evaluation: Sequence[str]) -> dict[str, Any]:
+def _write_target_texts(config: StudyConfig, folder: Path, evaluation: Sequence[str]) -> dict[str, Any]:
     """target-train and target-held-out: running text without what it shares with the evaluation sets."""
     lines = [line if _SPOKEN.fullmatch(line) else spoken(line) for line in read_lines(target_text(config))]
     shared = Exclusion.from_texts(evaluation).overlaps(lines, are_spoken=True)
@@ -108,7 +113,9 @@ def _target(config: StudyConfig, folder: Path, evaluation: Sequence[str]) -> dic
     if config.text.lm_sentences:
         train = train[: config.text.lm_sentences]
     if not train:
-        raise BadInputError(f"{target_text(config)} has no text left beside {count} pieces held out")
+        raise BadInputError(
+            f"{target_text(config)} has no text left beside {count} pieces held out; lower text.held_out"
+        )
     write_lines(folder / "target-held-out.txt", pieces[:count])
     write_lines(folder / "target-train.txt", train)
     return {"target_words": count_words(train), "target_excluded": sum(s is not None for s in shared)}

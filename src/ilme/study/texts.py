@@ -81,7 +81,7 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
             if len(sentences) < count:
                 raise BadInputError(
                     f"{part} of {where.name} has {len(sentences)} sentences of {plan.shortest} to {plan.longest} "
-                    f"words; {count} are wanted"
+                    f"words; {count} are wanted: lower speech.{part}"
                 )
             chosen = _sample(sentences, count, f"{config.seed}/{domain}/{part}")
             write_lines(folder / f"{domain}-{part}.txt", chosen)
@@ -98,7 +98,9 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
         if plan.lm_sentences:
             train = train[: plan.lm_sentences]
         if not train:
-            raise BadInputError(f"{where.name} has no training text left beside {plan.held_out} sentences held out")
+            raise BadInputError(
+                f"{where.name} has no training text left beside {plan.held_out} sentences held out; lower text.held_out"
+            )
         write_lines(folder / f"{domain}-held-out.txt", held_out)
         write_lines(folder / f"{domain}-train.txt", train)
         facts[f"{domain}_words"] = count_words(train)
