@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ilme.errors import BadInputError
 
-__all__ = ["config_from_json", "config_to_json"]
+__all__ = ["changed_config", "config_from_json", "config_to_json"]
 
 Config = TypeVar("Config")
 
@@ -32,6 +32,19 @@ def config_from_json(kind: type[Config], data: dict[str, Any]) -> Config:
         for name, value in data.items()
     }
     return kind(**values)
+
+
+def changed_config(config: Config, changes: dict[str, Any]) -> Config:
+    """The config with some fields changed, nested ones field by field: {"encoder": {"hidden": 320}}."""
+    return config_from_json(type(config), _overlaid(config_to_json(config), changes))
+
+
+def _overlaid(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in changes.items():
+        inner = merged.get(name)
+        merged[name] = _overlaid(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _as(hint: Any, value: Any) -> Any:

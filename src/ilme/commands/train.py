@@ -34,7 +34,7 @@ def train_rnnt(
         preset: Size of the network.
         model: Fields of the network's config that differ from the preset, such as {encoder: {hidden: 320}}.
         frontend: How audio becomes features; stored with the model.
-        rnnt: Auxiliary CTC.
+        rnnt: Auxiliary CTC, and how long it is trained alone first.
         loop: How long, how often, and when to stop.
         optimiser: AdamW and its learning rate.
         warm_start: Weights to begin with.

@@ -14,7 +14,7 @@ import torch
 
 from ilme import models
 from ilme.checkpoint import load_model, save_model, write_atomically
-from ilme.configs import config_from_json, config_to_json
+from ilme.configs import changed_config, config_to_json
 from ilme.data.augment import AudioAugmentation
 from ilme.data.batches import BatchConfig, Batches, cut_text
 from ilme.data.features import FrontendConfig
@@ -99,16 +99,7 @@ class MonitorOptions:
 
 def network_config(kind: str, preset: str, changes: dict[str, Any]) -> Any:
     """The config of a preset with some fields changed, such as {"encoder": {"hidden": 320}}."""
-
-    def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        out = dict(old)
-        for key, value in new.items():
-            inner = old.get(key)
-            out[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-        return out
-
-    config = models.preset(kind, preset)
-    return config_from_json(type(config), merged(config_to_json(config), changes))
+    return changed_config(models.preset(kind, preset), changes)
 
 
 def run_speech(
