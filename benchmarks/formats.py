@@ -25,11 +25,15 @@ from ilme.decoding.recogniser import Recogniser
 from ilme.decoding.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
-from ilme.packed import pack
+from ilme.packed import Format, pack
 from ilme.search.hypothesis import NBest
 
 ROUNDING = 1e-3  # nats by which two float32 scores of one sequence may differ
-FORMATS = {"float32": ("float32", None), "int8": ("int8", None), "int8, linear float32": ("int8", "float32")}
+FORMATS: dict[str, tuple[Format, Format | None]] = {  # of the products, and of the linear layers, if another
+    "float32": ("float32", None),
+    "int8": ("int8", None),
+    "int8, linear float32": ("int8", "float32"),
+}
 
 
 def main() -> None:

@@ -156,8 +156,11 @@ def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | 
         internal = estimate(name.split()[1], model, calibration) if name.startswith("ILME") else None
         own = scorers | ({} if internal is None else {"subtracted": WholeSequences(internal, finish=True)})
         listed = ListDecoder(with_scorers(decoders[dev], lm, internal), texts, plain, **own)
-        tuned = None if given is not None else tuned_weights(args, listed, references, name)
-        weights = given if tuned is None else tuned.weights
+        tuned: TuningResult | None = None
+        weights = given
+        if weights is None:
+            tuned = tuned_weights(args, listed, references, name)
+            weights = tuned.weights
         tuning = round(time.monotonic() - began, 1)
         best = ListDecoder(with_scorers(decoders[test], lm, internal), texts).search(weights, args.beam)
         written = joined({i: nbest[0].text for i, nbest in best.items()})

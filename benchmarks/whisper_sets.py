@@ -124,7 +124,7 @@ class WholeSequences(SequenceScorer):
 
 def whole_scores(scorer: LSTMLM | TransformerILM, sequences: Sequence[tuple[int, ...]]) -> list[float]:
     """log P(y) = Σ_u log P(y_u | y_{<u}) + log P(end | y) of each sequence."""
-    eos, device = scorer.tokens.eos, scorer.device
+    eos, device = scorer.tokens.eos or 0, scorer.device
     longest = max(map(len, sequences)) + 1
     labels = torch.full((len(sequences), longest), eos)
     for row, y in zip(labels, sequences, strict=True):
@@ -190,7 +190,9 @@ class ListDecoder:
 def calibration_of(decoder: SearchDecoder, lists: Mapping[str, NBest], count: int) -> Calibration:
     """Encoder outputs of `count` utterances, evenly over all lengths, with the model's own transcripts of them."""
     every = max(1, len(decoder.ids) // count)
-    hidden, labels, seen = [], [], 0
+    hidden: list[Tensor] = []
+    labels: list[tuple[int, ...]] = []
+    seen = 0
     for batch, encoded in decoder.encoded():
         for row, u in enumerate(batch):
             seen += 1

@@ -26,8 +26,6 @@ __all__ = ["CandidateLists", "Profile", "as_vector", "as_weights", "build_lists"
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-AXES = ("lm", "subtracted", "length")
-
 
 def as_vector(weights: FusionWeights) -> Array:
     """(λ_T, μ, β)"""
