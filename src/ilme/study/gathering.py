@@ -31,7 +31,7 @@ def gather(config: StudyConfig, folder: Path, sizes: Sequence[float]) -> list[Pa
     if not config.recordings.active:
         raise BadInputError(f"{config.name} has no recordings: it speaks its text itself, there is nothing to gather")
     if not sizes or min(sizes) <= 0:
-        raise BadInputError(f"sizes={list(sizes)} must be MiB of each archive")
+        raise BadInputError(f"sizes={list(sizes)} must be positive: the most MiB of each archive, such as 60")
     written: list[Path] = []
     for number, members in enumerate(_shared_out(_members(config), sizes), 1):
         place = folder.with_name(f"{folder.name}-{number}")
