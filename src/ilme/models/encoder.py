@@ -47,7 +47,9 @@ class EncoderConfig:
             raise BadInputError(f"time_reduction must be at least 1, got {self.time_reduction}")
         if self.whisper.layers and self.features != self.whisper.mel_bins:
             bins = self.whisper.mel_bins
-            raise BadInputError(f"whisper layers read {bins} features, not {self.features}: set encoder.features={bins}")
+            raise BadInputError(
+                f"whisper layers read {bins} features, not {self.features}: set encoder.features={bins}"
+            )
         if not self.whisper.layers and self.layers < 1:
             raise BadInputError(f"layers={self.layers} must be at least 1 without whisper layers")
         after_whisper = self.whisper.layers > 0 and self.reduce_after == 0
