@@ -41,8 +41,8 @@ class RepetitionGuard:
             raise BadInputError(f"the repetition guard cannot pass over id {outside[0]}: there are {size} labels")
         self.span = span
         self.limits = torch.arange(1, span + 1, device=device) * most
-        self.counts = torch.ones(size, dtype=torch.bool, device=device)
-        self.counts[torch.tensor(list(passed_over), dtype=torch.long, device=device)] = False
+        self.counted = torch.ones(size, dtype=torch.bool, device=device)  # which labels are there for this guard
+        self.counted[torch.tensor(list(passed_over), dtype=torch.long, device=device)] = False
         self.everything = not passed_over
 
     @property
@@ -69,4 +69,4 @@ class RepetitionGuard:
         recent, counts = memory.split(self.span, dim=2)  # type: ignore[no-untyped-call]
         new = labels[:, :, None]
         moved = torch.cat([new, recent[:, :, :-1], (counts + 1) * (recent == new)], 2)
-        return moved if self.everything else torch.where(self.counts[new], moved, memory)
+        return moved if self.everything else torch.where(self.counted[new], moved, memory)
