@@ -58,6 +58,7 @@ from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
 
+WORK = "out/whisper-accuracy"  # where finished systems are kept by default
 SPACE = WeightSpace(lm=(0.0, 0.8), subtracted=(0.0, 0.8))
 
 
@@ -131,20 +132,9 @@ def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
 
 
 def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None, texts: Texts) -> None:
-    """Tunes BS, SF and ILME with each internal LM on the first split and decodes the second once with each."""
-    work = args.work or Path("out/whisper-accuracy")
-    dev, test = args.splits
-    decoders = encoded_sets(args, model)
-    note("audio encoded")
-    if args.device.startswith("cuda"):
-        torch.set_float32_matmul_precision("high")
-    plain = ListDecoder(decoders[dev], texts).search(FusionWeights(), args.beam)
-    note(f"{dev} decoded without LM")
-    scorers = {} if lm is None else {"lm": WholeSequences(lm, finish=True)}
-    calibration = calibration_of(decoders[dev], plain, args.calibration)
-    references = dict(
-        zip((u.id for u in decoders[dev].utterances), texts(u.text for u in decoders[dev].utterances), strict=True)
-    )
+    """Makes the systems that are neither finished nor another process's, one file each."""
+    work = args.work or Path(WORK)
+    bench = Accuracy(args, model, lm, texts)
     for name, given in chosen_systems(args, lm).items():
         file = work / f"{name.replace(' ', '-')}.json"
         if file.exists() or name in args.without:
@@ -152,30 +142,59 @@ def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | 
         if args.seconds and time.monotonic() - STARTED > args.seconds:
             note(f"no time is left for {name}")
             break
+        row = bench.system(name, given)
+        work.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(row, ensure_ascii=False).encode())
+        note(f"{name}: weights {row['weights']}, {row['seconds']}")
+
+
+class Accuracy:
+    """What all systems share: both sets encoded, and the first split's lists without LM and references.
+
+    Args:
+        args: The program's options.
+        model: The recogniser.
+        lm: The external LM; None measures BS alone.
+        texts: The normaliser.
+    """
+
+    def __init__(self, args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None, texts: Texts) -> None:
+        self.args, self.model, self.lm, self.texts = args, model, lm, texts
+        decoders = encoded_sets(args, model)
+        self.dev, self.test = (decoders[split] for split in args.splits)
+        note("audio encoded")
+        if args.device.startswith("cuda"):
+            torch.set_float32_matmul_precision("high")
+        self.plain = ListDecoder(self.dev, texts).search(FusionWeights(), args.beam)
+        note(f"{args.splits[0]} decoded without LM")
+        self.scorers = {} if lm is None else {"lm": WholeSequences(lm, finish=True)}
+        self.calibration = calibration_of(self.dev, self.plain, args.calibration)
+        said = texts(u.text for u in self.dev.utterances)
+        self.references = dict(zip((u.id for u in self.dev.utterances), said, strict=True))
+
+    def system(self, name: str, weights: FusionWeights | None) -> dict[str, Any]:
+        """Tunes a system on the first split, unless its weights are given, and decodes the second once."""
         began = time.monotonic()
-        internal = estimate(name.split()[1], model, calibration) if name.startswith("ILME") else None
-        own = scorers | ({} if internal is None else {"subtracted": WholeSequences(internal, finish=True)})
-        listed = ListDecoder(with_scorers(decoders[dev], lm, internal), texts, plain, **own)
+        internal = estimate(name.split()[1], self.model, self.calibration) if name.startswith("ILME") else None
         tuned: TuningResult | None = None
-        weights = given
         if weights is None:
-            tuned = tuned_weights(args, listed, references, name)
+            own = {} if internal is None else {"subtracted": WholeSequences(internal, finish=True)}
+            dev = with_scorers(self.dev, self.lm, internal)
+            listed = ListDecoder(dev, self.texts, self.plain, **self.scorers, **own)
+            tuned = tuned_weights(self.args, listed, self.references, name)
             weights = tuned.weights
         tuning = round(time.monotonic() - began, 1)
-        best = ListDecoder(with_scorers(decoders[test], lm, internal), texts).search(weights, args.beam)
+        best = ListDecoder(with_scorers(self.test, self.lm, internal), self.texts).search(weights, self.args.beam)
         written = joined({i: nbest[0].text for i, nbest in best.items()})
-        row = {
+        return {
             "system": name,
             "weights": asdict(weights),
             "tuning": None if tuned is None else tuning_row(tuned),
             "seconds": {"tuning": tuning, "all": round(time.monotonic() - began, 1)},
-            "search": {k: str(v) for k, v in asdict(decoders[test].recogniser.options).items()},
+            "search": {k: str(v) for k, v in asdict(self.test.recogniser.options).items()},
             "texts": written,
-            "normalised": dict(zip(written, texts(written.values()), strict=True)),
+            "normalised": dict(zip(written, self.texts(written.values()), strict=True)),
         }
-        work.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(row, ensure_ascii=False).encode())
-        note(f"{name}: weights {weights}, {row['seconds']}")
 
 
 def chosen_systems(args: argparse.Namespace, lm: TokenScorer | None) -> dict[str, FusionWeights | None]:
@@ -258,7 +277,7 @@ def tuning_row(tuned: TuningResult) -> dict[str, Any]:
 
 def report(args: argparse.Namespace) -> dict[str, Any]:
     """WER on test of every system that is finished; the internal LM is chosen by its errors on tune."""
-    folder = args.work or Path("out/whisper-accuracy")
+    folder = args.work or Path(WORK)
     order = ["BS", "SF", *(f"ILME {name}" for name in ESTIMATORS)]
     found = {row["system"]: row for row in (json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*.json"))}
     found = {name: found[name] for name in order if name in found}
