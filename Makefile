@@ -1,6 +1,7 @@
 # make setup   the environment .venv with everything the tests need
+# make demo    set up, then the paper's tables from the embedded models and recordings, in about three minutes
 # make test    set up, then lint, types and every test
-# make bundle  the embedded models and recordings, from a study's outputs (STUDY=out/study/small)
+# make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
 # make help    this list
 PYTHON ?= python3
 VENV := .venv
@@ -8,9 +9,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := train,synth,hf,openai,whisper-metrics,onnx,dev
 
-STUDY ?= out/study/small
+PLAN ?= configs/study/small.yaml
+STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup test lint types format bundle clean
+.PHONY: help setup demo test lint types format bundle clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -23,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $(STAMP)
+
+demo: setup
+	$(BIN)/ilme demo
 
 lint: setup
 	$(BIN)/ruff check .
@@ -39,6 +44,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bundle: setup
+	$(BIN)/ilme study $(PLAN) --out $(STUDY) --only sets
 	$(BIN)/ilme study bundle $(STUDY)
 
 clean:

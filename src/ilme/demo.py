@@ -64,7 +64,7 @@ class DemoOptions:
         beam: Of the search; 0 takes the bundle's.
         utterances: Test utterances; 0 takes all.
         retune: Find the weights again on the bundled dev set, instead of using those stored.
-        threads: Threads; 0 takes one for each core.
+        threads: Threads of each operation; the networks are so small that one is fastest. 0 takes one for each core.
         details: Utterances of each system that the report explains label by label.
     """
 
@@ -73,7 +73,7 @@ class DemoOptions:
     beam: int = 0
     utterances: int = 0
     retune: bool = False
-    threads: int = 0
+    threads: int = 1
     details: int = 2
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 bundle.json                            what there is: systems with their weights and results, search options, hashes
 rnnt, aed, lm, source_lm .safetensors  the networks in 8 bits, tokenizer and frontend inside
-dev.tar, test.tar                      manifest.jsonl and Opus files
+dev.tar.xz, test.tar.xz                manifest.jsonl and Opus files
 card.md                                data, licences, training, results
 """
 
@@ -76,7 +76,7 @@ class Bundle:
                 from_int8(packed, plain)
                 _note(plain, self.files[packed.name])
         for name in SETS:
-            packed, plain = self.folder / f"{name}.tar", to / "audio" / name
+            packed, plain = self.folder / f"{name}.tar.xz", to / "audio" / name
             if not _made_from(plain, self.files[packed.name]):
                 self._check(packed)
                 with tarfile.open(packed) as archive:

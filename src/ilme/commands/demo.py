@@ -14,7 +14,7 @@ def demo(
     utterances: int = 0,
     retune: bool = False,
     wav: Path | None = None,
-    threads: int = 0,
+    threads: int = 1,
     bundle: Path | None = None,
 ) -> None:
     """Decode the bundled test set with BS, SF, DR and ILME for both models; write OUT/report.html and OUT/results.json.
@@ -27,7 +27,7 @@ def demo(
         utterances: Decode the first so many only; 0 takes all.
         retune: Find the weights again on the bundled dev set first.
         wav: Transcribe this recording instead. Best effort: the bundled models know synthetic voices only.
-        threads: Threads; 0 takes one for each core.
+        threads: Threads of each operation; one is fastest for networks this small. 0 takes one for each core.
         bundle: Another bundle than the package's own, made by `ilme study bundle`.
     """
     import time

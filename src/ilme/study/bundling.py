@@ -52,7 +52,7 @@ class BundleOptions:
 
     dev: int = 200
     test: int = 300
-    longest: float = 6.0
+    longest: float = 4.8
     opus: float = 0.94
     beam: int = 8
     limit: int = 25_000_000
@@ -65,7 +65,7 @@ def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None
     for name, stage in _NETWORKS.items():
         to_int8(study / stage / "model.safetensors", folder / f"{name}.safetensors")
     for part in SETS:
-        _write_set(study / "sets" / f"target-{part}", folder / f"{part}.tar", getattr(options, part), options)
+        _write_set(study / "sets" / f"target-{part}", folder / f"{part}.tar.xz", getattr(options, part), options)
     about = _about(study)
     plan = DecodingPlan(**_fields(about["config"]["decoding"]))
     transducer, attention = search_options(replace(plan, beam=options.beam))
@@ -75,7 +75,7 @@ def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None
         transducer=transducer,
         attention=attention,
         systems=tuple(_systems(study)),
-        files={p.name: file_hash(p) for p in sorted(folder.iterdir()) if p.suffix in (".safetensors", ".tar")},
+        files={p.name: file_hash(p) for p in sorted(folder.iterdir()) if p.suffix in (".safetensors", ".xz")},
         study={key: about[key] for key in ("name", "commit", "versions")} | {"seed": about["config"]["seed"]},
     )
     measured, check, rows = _measured(bundle)
@@ -119,7 +119,7 @@ def _write_set(source: Path, archive: Path, count: int, options: BundleOptions) 
     rows = [row for row in map(json.loads, lines) if row["duration"] <= options.longest][:count]
     if len(rows) < count:
         raise BadInputError(f"{source} has {len(rows)} utterances of at most {options.longest:g} s; {count} are wanted")
-    with tarfile.open(archive, "w") as tar, tempfile.TemporaryDirectory() as place:
+    with tarfile.open(archive, "w:xz") as tar, tempfile.TemporaryDirectory() as place:
         manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         _add(tar, "manifest.jsonl", manifest.encode())
         for row in rows:

@@ -24,6 +24,12 @@ class Counts(Protocol):
     def beam(self) -> int: ...
 
 
+def _training_row(name: str, facts: Mapping[str, Any]) -> str:
+    made, heard = facts["made_with"], facts["hours_heard"]
+    cells = [name, facts["steps"], f"{heard:.0f}" if heard else "–", f"{facts['training_seconds']:.0f}"]
+    return f"| {' | '.join(map(str, cells))} | {made['device']} | {made['torch']} | {made['commit'][:7] or '–'} |"
+
+
 def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], counts: Counts) -> None:
     """Writes card.md from a study's description and the bundle's own measurements."""
     config, stages = about["config"], about["stages"]
@@ -43,7 +49,7 @@ def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str,
         f"| aed.safetensors | attention encoder-decoder, {sizes['aed']} with its CTC layer, which is left out |",
         f"| lm.safetensors | LSTM-LM of the target domain, {sizes['lm-target']} |",
         f"| source_lm.safetensors | LSTM-LM of the source transcripts, {sizes['lm-source']} |",
-        f"| dev.tar, test.tar | {counts.dev} and {counts.test} utterances of the target domain, Opus, with noise |",
+        f"| dev.tar.xz, test.tar.xz | {counts.dev} and {counts.test} target utterances, Opus, with noise |",
         "",
         "Weights are stored in 8 bits, one scale for each row. Word pieces (BPE) are inside each network's header.",
         "",
@@ -57,9 +63,11 @@ def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str,
         "",
         "## Training",
         "",
-        f"`ilme study configs/study/{about['name']}.yaml`, seed {config['seed']}, "
-        f"commit {about['commit'] or 'unknown'},",
-        f"torch {about['versions']['torch']}, {about['versions']['device']}; then `make bundle`.",
+        f"`ilme study configs/study/{about['name']}.yaml`, seed {config['seed']}; then `make bundle`.",
+        "",
+        "| network | steps | hours of speech heard | seconds | device | torch | commit |",
+        "| --- | ---: | ---: | ---: | --- | --- | --- |",
+        *(_training_row(name, stages[name]) for name in _NETWORKS),
         "",
         "## Results",
         "",

@@ -9,10 +9,6 @@ study.json                config, facts of every stage, versions, seed, commit
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shutil
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +19,7 @@ from ilme.evaluation.tables import main_table, render
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
 from ilme.study.language import lm_names
+from ilme.study.provenance import commit, versions
 from ilme.study.runner import Stage, Study
 from ilme.train.journal import read_metrics
 
@@ -67,8 +64,8 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
         "stages": {name: study.facts(name) for name in study.stages if name != "tables"},
         "health": [asdict(claim) for claim in check_health(merged)],
         "claims": [asdict(claim) for claim in claims],
-        "versions": _versions(study.device),
-        "commit": _commit(),
+        "versions": versions(study.device),
+        "commit": commit(),
     }
     _write(folder / "study.json", about)
     return {f"{setting}_systems": len(results.systems) for setting, results in merged.items()} | {
@@ -119,20 +116,3 @@ def draw_perplexity(curves: dict[str, Any], picture: Path) -> None:
 
 def _write(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def _versions(device: str) -> dict[str, str]:
-    import torch
-
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
-    return {"python": platform.python_version(), "torch": torch.__version__, "device": name}
-
-
-def _commit() -> str:
-    """What ILME_COMMIT says; else the commit of the checkout that runs."""
-    git = shutil.which("git")
-    if "ILME_COMMIT" in os.environ or git is None:
-        return os.environ.get("ILME_COMMIT", "")
-    asked = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return found.stdout.strip() if found.returncode == 0 else ""

@@ -18,6 +18,7 @@ from ilme.checkpoint import write_atomically
 from ilme.configs import config_from_json, config_to_json
 from ilme.errors import BadInputError
 from ilme.study.config import NetworkPlan
+from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError
 from ilme.tokens import Tokens
 from ilme.train.journal import read_metrics
@@ -113,6 +114,7 @@ def run_course(study: Study, stage: str, course: Course) -> dict[str, Any]:
         "hours_heard": round(progress.hours, 3),
         "training_seconds": round(progress.seconds, 1),
         "skipped_steps": progress.bad_total,
+        "made_with": versions(study.device) | {"commit": commit()},
     }
 
 
