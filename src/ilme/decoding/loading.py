@@ -38,7 +38,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise BadInputError("no model was given; name a checkpoint with --parts.model")
+            raise BadInputError("no model was given; name a checkpoint, a folder or a hub id")
 
 
 def describe(parts: Parts) -> dict[str, str]:
