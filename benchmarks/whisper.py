@@ -45,11 +45,11 @@ from whisper_time import speed, throughput
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, punctuation, search_options
-from ilme.checkpoint import write_atomically
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import load_scorer
 from ilme.evaluation.metrics import Measurement, UtteranceErrors, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
+from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, estimate
 from ilme.lm.mixture import MixtureScorer

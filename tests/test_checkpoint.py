@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from ilme import models
-from ilme.checkpoint import load_model, read_tensors, save_model, write_atomically, write_tensors
+from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import CheckpointError
+from ilme.files import write_atomically
 from ilme.testing import numbered_tokens
 
 
@@ -116,3 +117,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(file, b"new")
     assert file.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_files_are_readable_as_the_umask_says(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    write_atomically(tmp_path / "whole", b"x")
+    assert (tmp_path / "whole").stat().st_mode == plain.stat().st_mode
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plain", "whole"]

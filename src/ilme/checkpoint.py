@@ -7,8 +7,6 @@ its place and moved there when complete, so a reader never sees half of one. Pic
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +20,10 @@ from torch import Tensor, nn
 from ilme import models
 from ilme.configs import config_from_json, config_to_json
 from ilme.errors import BadInputError, CheckpointError
+from ilme.files import write_atomically
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["LoadedModel", "load_model", "read_tensors", "save_model", "write_atomically", "write_tensors"]
+__all__ = ["LoadedModel", "load_model", "read_tensors", "save_model", "write_tensors"]
 
 VERSION = 1
 FILE = "model.safetensors"
@@ -181,22 +180,6 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
     write_atomically(file, save({name: value.contiguous().cpu() for name, value in tensors.items()}, metadata=header))
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Puts `content` at `file` as a whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(partial).replace(file)
-    except OSError as error:
-        Path(partial).unlink(missing_ok=True)
-        kept = " The file that was there is untouched." if file.exists() else ""
-        raise CheckpointError(f"could not write {file}: {error.strerror or error}.{kept}") from error
 
 
 def _file(path: Path, writing: bool = False) -> Path:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import Comparison, Interval, bootstrap_interval, compare
+from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
 from ilme.tuning.result import TuningResult
 
@@ -203,10 +204,7 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_atomically(path, (json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Results:

@@ -17,7 +17,6 @@ from typing import Any
 
 from ilme.bundle.contents import FORMAT, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
 from ilme.bundle.weights import to_int8
-from ilme.checkpoint import write_atomically
 from ilme.data.audio import load_audio
 from ilme.decoding.decoder import SearchDecoder
 from ilme.decoding.utterances import Utterance
@@ -25,6 +24,7 @@ from ilme.demo import METHODS, MODELS, DemoOptions, SystemRun, in_memory
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import System
+from ilme.files import write_atomically
 from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options

@@ -16,7 +16,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ilme.checkpoint import write_atomically
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import INTERNAL, Parts, load_recogniser
 from ilme.decoding.recogniser import Recogniser
@@ -24,6 +23,7 @@ from ilme.decoding.utterances import Utterance, read_utterances, references_of
 from ilme.evaluation.evaluate import Plan, evaluate_system
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import Results, System
+from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ilme.checkpoint import write_atomically
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table, render
+from ilme.files import write_atomically
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
 from ilme.study.language import lm_names

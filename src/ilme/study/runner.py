@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ilme.checkpoint import write_atomically
 from ilme.errors import BadInputError, IlmeError
+from ilme.files import write_atomically
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of"]
 

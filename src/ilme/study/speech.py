@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ilme.checkpoint import write_atomically
 from ilme.errors import BadInputError
+from ilme.files import write_atomically
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.shards import SHARD, is_whole, list_shards, read_samples

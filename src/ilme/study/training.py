@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import torch
 
 from ilme import models
-from ilme.checkpoint import write_atomically
-from ilme.configs import config_from_json, config_to_json
+from ilme.configs import changed_config
 from ilme.errors import BadInputError
+from ilme.files import write_atomically
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError
@@ -61,17 +61,7 @@ class Course:
 
 def network_config(kind: str, plan: NetworkPlan) -> Any:
     """The preset with the plan's changes laid over it, field by field."""
-    return config_from_json(
-        models.config_class(kind), _overlay(config_to_json(models.preset(kind, plan.preset)), plan.network)
-    )
-
-
-def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in changes.items():
-        inner = merged.get(name)
-        merged[name] = _overlay(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return merged
+    return changed_config(models.preset(kind, plan.preset), plan.network)
 
 
 def fresh_network(kind: str, plan: NetworkPlan, tokens: Tokens, seed: int) -> Any:

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.checkpoint import read_tensors, write_atomically, write_tensors
+from ilme.checkpoint import read_tensors, write_tensors
 from ilme.errors import CheckpointError
+from ilme.files import write_atomically
 
 __all__ = ["Progress", "Snapshots", "optimiser_tensors", "restore_optimiser"]
 

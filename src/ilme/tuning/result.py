@@ -9,6 +9,7 @@ from typing import Any
 
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName
+from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
 from ilme.tuning.maps import Balance, HeatMap
 from ilme.tuning.weight_search import Method
@@ -138,10 +139,7 @@ class TuningResult:
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
-        part = path.with_name(path.name + ".part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_atomically(path, (json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> TuningResult:
