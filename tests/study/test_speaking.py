@@ -54,9 +54,9 @@ def test_shards_are_the_same_each_time_and_voices_differ(tmp_path: Path) -> None
     about = json.loads((tmp_path / "a/0000.json").read_text())
     assert about["texts"] == texts and len(set(about["voices"])) > 1
     assert sum(about["sizes"]) * 2 == (tmp_path / "a/0000.i16").stat().st_size
-    rows = make_utterances(SetJob(tmp_path / "a", "set", tmp_path / "opus", range(1, 3), (2.0, 8.0), 2, seed=1))
+    rows = make_utterances(SetJob(tmp_path / "a", "set", tmp_path / "noisy", range(1, 3), (2.0, 8.0), 2, seed=1))
     assert [row["text"] for row in rows] == texts[1:]
     import soundfile
 
-    samples, rate = soundfile.read(tmp_path / "opus" / rows[0]["audio_filepath"])
+    samples, rate = soundfile.read(tmp_path / "noisy" / rows[0]["audio_filepath"])
     assert rate == RATE and len(samples) == about["sizes"][1]

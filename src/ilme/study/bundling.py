@@ -119,13 +119,14 @@ def _write_set(source: Path, archive: Path, count: int, options: BundleOptions) 
     rows = [row for row in map(json.loads, lines) if row["duration"] <= options.longest][:count]
     if len(rows) < count:
         raise BadInputError(f"{source} has {len(rows)} utterances of at most {options.longest:g} s; {count} are wanted")
+    named = [row | {"audio_filepath": f"{Path(row['audio_filepath']).stem}.opus"} for row in rows]
     with tarfile.open(archive, "w:xz") as tar, tempfile.TemporaryDirectory() as place:
-        manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in named)
         _add(tar, "manifest.jsonl", manifest.encode())
-        for row in rows:
-            smaller = Path(place) / row["audio_filepath"]
+        for row, new in zip(rows, named, strict=True):
+            smaller = Path(place) / new["audio_filepath"]
             write_opus(smaller, load_audio(source / row["audio_filepath"], RATE), options.opus)
-            _add(tar, row["audio_filepath"], smaller.read_bytes())
+            _add(tar, smaller.name, smaller.read_bytes())
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

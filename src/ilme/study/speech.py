@@ -1,7 +1,7 @@
 """The stages `speech` and `sets`: sentences spoken by synthetic voices.
 
 speech/train, held-out     shards of samples; noise comes in training
-sets/DOMAIN-PART           manifest.jsonl and Opus files, with babble or white noise mixed in for good
+sets/DOMAIN-PART           manifest.jsonl and FLAC files, with babble or white noise mixed in for good
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ilme.files import write_atomically
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.shards import SHARD, is_whole, list_shards, read_samples
-from ilme.study.speaking import OPUS_LEVEL, RATE, Job, Part, SetJob, make_utterances, speak_shard
+from ilme.study.speaking import RATE, SET_FORMAT, Job, Part, SetJob, make_utterances, speak_shard
 from ilme.study.texts import count_words, read_lines, speakable
 from ilme.train.resident import ResidentAudio
 
@@ -43,7 +43,7 @@ def sets_stage(config: StudyConfig) -> Stage:
         "voices": plan.voices,
         "snr": plan.test_snr,
         "talkers": plan.talkers,
-        "opus": OPUS_LEVEL,
+        "format": SET_FORMAT,
         "seed": config.seed,
     }
     return Stage("sets", lambda study: _make_sets(study, config), ("text",), inputs, resumes=True)
