@@ -1,13 +1,14 @@
 """Whisper on bank calls whose text has another style: the model's style restored in the text, or a folded LM.
 
 ilme data import harper-valley-bank cuts
-python benchmarks/whisper_bank.py --model tiny.en.pt --speech cuts/cuts-dev.jsonl.gz --text train.txt --count 120 \
-    --json benchmarks/results/whisper-bank-dev.json
+python benchmarks/whisper_bank.py --model tiny.en.pt --speech cuts/cuts-dev.jsonl.gz --text train.txt --count 200 \
+    --test cuts/cuts-test.jsonl.gz --test-count 400 --json benchmarks/results/whisper-bank-test.json
 
-Utterances are drawn at random, callers and agents alike. The calls of one half tune the weights of every method in the
-same number of decodes under the same guards; the calls of the other half are decoded once with each. Utterances that
-were cut out of their call at the wrong time (`well_timed`) tune nothing, and are counted apart. The text is the
-transcripts of other calls. Errors are counted after Whisper's own normaliser.
+Utterances are drawn at random, callers and agents alike. Those of --speech tune the weights of every method in the same
+number of decodes under the same guards; those of --test, other calls, are decoded once with each. Without --test the
+calls of one half of --speech tune, and those of the other half are decoded once. Utterances that were cut out of their
+call at the wrong time (`well_timed`) tune nothing, and are counted apart. The text is the transcripts of other calls.
+Errors are counted after Whisper's own normaliser.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--speech", type=Path, required=True, help="cuts that `ilme data import` accepted")
     parser.add_argument("--text", nargs="+", required=True)
-    parser.add_argument("--count", type=int, default=250, help="utterances drawn; half of their calls tune")
+    parser.add_argument("--count", type=int, default=250, help="utterances drawn; half of their calls tune, or all")
+    parser.add_argument("--test", type=Path, help="cuts of other calls, decoded once; all of --speech tunes then")
+    parser.add_argument("--test-count", type=int, default=400, help="utterances drawn of --test")
     parser.add_argument("--limit", type=int, default=0, help="only so many of those drawn, in the order of the file")
     parser.add_argument("--styles", nargs="+", default=["restore", "fold"])
     parser.add_argument("--internal", nargs="+", default=["mean-encoder"])
@@ -108,12 +111,23 @@ def main() -> None:
         args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def halves(args: argparse.Namespace) -> tuple[list[Utterance], list[Utterance]]:
-    """Utterances drawn at random, and their calls dealt to two halves. An id begins with its call."""
-    utterances = read_utterances(args.speech)
-    chosen = [utterances[i] for i in sorted(random.Random(args.seed).sample(range(len(utterances)), args.count))]
+def drawn(args: argparse.Namespace, cuts: Path, count: int) -> list[Utterance]:
+    """Utterances drawn at random, in the order of the file."""
+    utterances = read_utterances(cuts)
+    count = min(count, len(utterances))
+    return [utterances[i] for i in sorted(random.Random(args.seed).sample(range(len(utterances)), count))]
+
+
+def tune_and_compare(args: argparse.Namespace) -> tuple[list[Utterance], list[Utterance]]:
+    """What tunes, and what is decoded once: two files, or the calls of one dealt to two halves.
+
+    An id begins with its call.
+    """
+    chosen = drawn(args, args.speech, args.count)[: args.limit or None]
+    if args.test:
+        return chosen, drawn(args, args.test, args.test_count)
     dealt: tuple[list[Utterance], list[Utterance]] = ([], [])
-    for u in chosen[: args.limit or None]:
+    for u in chosen:
         dealt[blake2b(f"{args.seed} {u.id.split('-')[0]}".encode()).digest()[0] % 2].append(u)
     return dealt
 
@@ -153,7 +167,7 @@ class Comparison:
 
     def __init__(self, args: argparse.Namespace, model: TransformerAED) -> None:
         self.args, self.model = args, model
-        self.sets = dict(zip(("tune", "compare"), halves(args), strict=True))
+        self.sets = dict(zip(("tune", "compare"), tune_and_compare(args), strict=True))
         self.timed = {u.id for found in self.sets.values() for u in found if well_timed(u)}
         self.drawn = {f"{split}, drawn": len(found) for split, found in self.sets.items()}
         self.sets["tune"] = [u for u in self.sets["tune"] if u.id in self.timed]
@@ -167,6 +181,7 @@ class Comparison:
             repeat_ignores=punctuation(model.tokenizer) if args.ignore_punctuation else (),
         )
         self.results: dict[str, Measurement] = {}
+        self.everything: dict[str, Measurement] = {}
         self.rows: dict[str, dict[str, Any]] = {}
         self.first: dict[str, NBest] = {}
 
@@ -210,15 +225,17 @@ class Comparison:
         used = (lm if weights.lm else None, internal if weights.subtracted else None)
         lists = self.decoder("compare", *used).decode(weights, self.args.beam)
         self.results[name] = self.measured(lists, [u for u in self.sets["compare"] if u.id in self.timed])
-        everything = self.measured(lists, self.sets["compare"])
+        self.everything[name] = self.measured(lists, self.sets["compare"])
         self.rows[name] = measured_row(self.results, name) | {
             "weights": asdict(weights),
-            "with mistimed ones": {"WER": round(everything.rate, 3), **asdict(everything.total)},
+            "with mistimed ones": measured_row(self.everything, name),
+            "texts": {i: nbest[0].text for i, nbest in lists.items()},
         }
         if found is not None:
             self.rows[name] |= {"tune WER": round(found.dev.rate, 3), "tune decodes": list(map(step_row, found.steps))}
         self.rows[name]["CPU seconds"] = round(time.process_time() - began, 1)
-        print(name, json.dumps(self.rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
+        shown = {key: value for key, value in self.rows[name].items() if key != "texts"}
+        print(name, json.dumps(shown, ensure_ascii=False), file=sys.stderr, flush=True)
 
     def measured(self, lists: dict[str, NBest], utterances: Sequence[Utterance]) -> Measurement:
         return measure(
