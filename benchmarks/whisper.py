@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--speech", type=Path, required=True, help="folder or manifest with splits")
     parser.add_argument("--splits", nargs=2, default=["tune", "test"])
     parser.add_argument("--limit", type=int, default=0, help="utterances of each split, drawn at random; 0 takes all")
+    parser.add_argument("--test-limit", type=int, help="those of the second split, where it is another number")
     parser.add_argument("--count", type=int, default=10, help="utterances that are timed")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="sizes for throughput")
     parser.add_argument("--internal", nargs="*", default=list(ESTIMATORS))
@@ -209,6 +210,11 @@ def chosen_systems(args: argparse.Namespace, lm: TokenScorer | None) -> dict[str
     return systems
 
 
+def limit(args: argparse.Namespace, split: str) -> int:
+    """How many utterances of a split are used."""
+    return args.limit if args.test_limit is None or split == args.splits[0] else args.test_limit
+
+
 def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, SearchDecoder]:
     """A decoder without scorers for each split, its audio encoded.
 
@@ -223,7 +229,7 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
     batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="device")
     decoders = {}
     for split in args.splits:
-        read = in_memory(sample(args, split, args.limit), 16)
+        read = in_memory(sample(args, split, limit(args, split)), 16)
         used = (
             [u for u in read if u.seconds <= model.window] if split == args.splits[0] else windowed(read, model.window)
         )
@@ -283,7 +289,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     found = {name: found[name] for name in order if name in found}
     if "BS" not in found:
         raise SystemExit(f"{folder} has no finished BS, only {sorted(found)}")
-    utterances = sample(args, args.splits[1], args.limit)
+    utterances = sample(args, args.splits[1], limit(args, args.splits[1]))
     texts = Texts("whisper", args.workers)
     references = dict(zip((u.id for u in utterances), texts(u.text for u in utterances), strict=True))
     texts.close()
