@@ -40,6 +40,7 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
         "train rnnt": ("ilme.commands.train:train_rnnt", "train an RNN-T"),
         "train aed": ("ilme.commands.train:train_aed", "train an attention encoder-decoder"),
         "train lm": ("ilme.commands.train:train_lm", "train an LSTM language model"),
+        "ilm learn": ("ilme.commands.ilm:learn", "a better internal LM of an RNN-T or AED, from its transcripts"),
         "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
         "info": ("ilme.commands.info:info", "parameters of a network, by component"),
     },

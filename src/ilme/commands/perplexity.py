@@ -6,12 +6,15 @@ import json as json_format
 from pathlib import Path
 
 
-def perplexity(model: Path, text: Path, json: bool = False, samples: int = 0, seed: int = 0) -> None:
+def perplexity(
+    model: Path, text: Path, internal: Path | None = None, json: bool = False, samples: int = 0, seed: int = 0
+) -> None:
     """Score a text file, one sentence a line, with an LM or with the internal LM of an RNN-T or AED.
 
     Args:
         model: A checkpoint of ours: an LM, an RNN-T or an AED.
         text: Text in the style the model was trained on.
+        internal: A learned internal LM of that RNN-T or AED (`ilme ilm learn`); the paper's without it.
         json: Print JSON instead of a table.
         samples: Also print this many sentences drawn from the model.
         seed: For the drawing.
@@ -19,13 +22,22 @@ def perplexity(model: Path, text: Path, json: bool = False, samples: int = 0, se
     from ilme.checkpoint import load_model
     from ilme.errors import BadInputError
     from ilme.ilm import internal_lm
+    from ilme.ilm.stand_in import load_stand_in
     from ilme.perplexity import perplexity as measure
     from ilme.perplexity import sample
 
     loaded = load_model(model)
     if loaded.tokenizer is None:
         raise BadInputError(f"{model} has no tokenizer, so it cannot read text; save it with one")
-    scorer = loaded.model if loaded.kind == "lm" else internal_lm(loaded.model)
+    if loaded.kind == "lm":
+        if internal is not None:
+            raise BadInputError(f"{model} is a language model: it has no internal LM, leave out --internal")
+        scorer = loaded.model
+    elif internal is None:
+        scorer = internal_lm(loaded.model)
+    else:
+        learned = load_stand_in(internal, loaded.model)
+        scorer = internal_lm(loaded.model, learned.vector, learned.scale)
     with text.open(encoding="utf-8-sig", errors="replace") as lines:
         result = measure(scorer, (line.strip() for line in lines), loaded.tokenizer)
     figures = {

@@ -38,7 +38,8 @@ def tune(
         dev: Utterances to tune on: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
         out: Folder for tuning.json and the decodes.
         lm: The external LM: a checkpoint of ours or an n-gram file.
-        subtracted: What is subtracted: internal, an estimator's name, or the file of a source-domain LM.
+        subtracted: What is subtracted: internal, the file of a learned internal LM (`ilme ilm learn`) or of a
+            source-domain LM; for models of others also an estimator's name.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
@@ -56,6 +57,10 @@ def tune(
         return
     if tuning.method != "BS" and not lm:
         raise BadInputError(f"{tuning.method} needs an external LM; name one with --lm")
+    if tuning.method == "ILME-learned" and subtracted == "internal":
+        raise BadInputError(
+            "ILME-learned subtracts a learned internal LM; make one with `ilme ilm learn`, name it with --subtracted"
+        )
     from dataclasses import replace
 
     from ilme.decoding.decoder import Processes

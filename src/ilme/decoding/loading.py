@@ -26,8 +26,9 @@ class Parts:
     Attributes:
         model: A checkpoint of ours (folder or file), or a model of others: hub id, folder, `.pt` or whisper.cpp `.bin`.
         lm: The external LM: a checkpoint of ours, or an n-gram file; empty for none.
-        subtracted: What is subtracted: `internal` (the paper's internal LM), for models of others also the name of an
-            estimator such as `silence`, or the file of a source-domain LM; empty for none.
+        subtracted: What is subtracted: `internal` (the paper's internal LM), the file of a learned one (`ilme ilm
+            learn`) or of a source-domain LM, for models of others also the name of an estimator such as `silence`;
+            empty for none.
         device: Where everything runs.
     """
 
@@ -88,6 +89,7 @@ def _ours(parts: Parts, transducer: TransducerOptions | None, attention: Attenti
     from ilme.checkpoint import load_model
     from ilme.data.features import Frontend
     from ilme.ilm import internal_lm
+    from ilme.ilm.stand_in import is_stand_in, load_stand_in
 
     loaded = load_model(parts.model, device=parts.device)
     if loaded.kind == "lm":
@@ -98,6 +100,9 @@ def _ours(parts: Parts, transducer: TransducerOptions | None, attention: Attenti
     subtracted: TokenScorer | None = None
     if parts.subtracted == INTERNAL:
         subtracted = internal_lm(loaded.model)
+    elif is_stand_in(parts.subtracted):
+        learned = load_stand_in(parts.subtracted, loaded.model)
+        subtracted = internal_lm(loaded.model, learned.vector, learned.scale)
     elif parts.subtracted:
         subtracted = load_scorer(parts.subtracted, tokens, parts.device)
     options: Options | None = transducer if loaded.kind == "rnnt" else attention

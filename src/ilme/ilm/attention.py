@@ -14,19 +14,21 @@ __all__ = ["AttentionInternalLM"]
 
 
 class AttentionInternalLM:
-    """log P(y_u | y_{<u}; θ_AED) = log softmax(W_d DecoderRNN(h_{u−1}, e_{u−1}) + b_d)   (Eqs. 31, 32), eos scored.
+    """log P(y_u | y_{<u}; θ_AED) = log softmax κ(W_d DecoderRNN(h_{u−1}, e_{u−1}) + b_d)   (Eqs. 31, 32), eos scored.
 
-    The decoder state is its own: one that has never seen a context vector.
+    κ is 1 in the paper. The decoder state is its own: one that has never seen a context vector.
 
     Args:
         host: The attention decoder.
         acoustics: What stands in for the context vector: nothing (the paper's estimator) or a vector (E,) such as
-            its mean over utterances (see `ilme.ilm.average`).
+            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.stand_in`).
+        scale: κ.
     """
 
-    def __init__(self, host: AED, acoustics: Tensor | None = None) -> None:
+    def __init__(self, host: AED, acoustics: Tensor | None = None, scale: float = 1.0) -> None:
         self.host = host
         self.acoustics = acoustics
+        self.scale = scale
 
     @property
     def tokens(self) -> Tokens:
@@ -42,7 +44,7 @@ class AttentionInternalLM:
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         h, state = self.host.decode(labels, self.acoustics, state)
-        return log_softmax(self.host.output(h)), state
+        return log_softmax(self.host.output(h) * self.scale), state
 
     def ride(
         self, labels: Tensor, state: State, internal: State, memory: Memory
@@ -53,7 +55,9 @@ class AttentionInternalLM:
         absent = torch.zeros_like(context) if self.acoustics is None else self.acoustics.expand_as(context)
         h, both = host.decode(labels.repeat(2), torch.cat([context, absent]), cat([rnn, internal]))
         weights, context = host.attend(weights, memory, h[:n])
-        rows = log_softmax(host.output(h))
+        logits = host.output(h)
+        logits[n:] *= self.scale
+        rows = log_softmax(logits)
         own, internal = (map_tensors(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
         return (rows[:n], (own, weights, context)), (rows[n:], internal)
 

@@ -14,17 +14,19 @@ __all__ = ["TransducerInternalLM"]
 
 
 class TransducerInternalLM:
-    """log P(y_u | y_{<u}; θ_RNNT) = log softmax(z_u without blank),  z_u = J(g_u)   (Eqs. 24–26).
+    """log P(y_u | y_{<u}; θ_RNNT) = log softmax(κ z_u without blank),  z_u = J(g_u)   (Eqs. 24–26, where κ = 1).
 
     Args:
         host: The transducer.
         acoustics: What stands in for f_t: nothing, bias included (the paper's estimator), or a vector (J,) such as
-            its mean over utterances (see `ilme.ilm.average`).
+            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.stand_in`).
+        scale: κ.
     """
 
-    def __init__(self, host: Transducer, acoustics: Tensor | None = None) -> None:
+    def __init__(self, host: Transducer, acoustics: Tensor | None = None, scale: float = 1.0) -> None:
         self.host = host
         self.acoustics = acoustics
+        self.scale = scale
 
     @property
     def tokens(self) -> Tokens:
@@ -49,7 +51,7 @@ class TransducerInternalLM:
     def ride(self, g: Tensor) -> Tensor:
         """Rows (n, V) from the language terms g (n, J) that the host's own search has already computed."""
         f = None if self.acoustics is None else self.acoustics.expand_as(g)
-        logits = self.host.join(f, g).clone()
+        logits = self.host.join(f, g) * self.scale
         logits[:, self.tokens.blank] = -torch.inf
         return log_softmax(logits)
 

@@ -27,7 +27,8 @@ __all__ = [
 
 DOMAINS = ("source", "target")
 PARTS = ("train", "dev", "test")
-METHODS = ("BS", "SF", "DR", "LODR", "ILME")
+METHODS = ("BS", "SF", "DR", "LODR", "ILME")  # the default
+ALL_METHODS = (*METHODS, "ILME-learned")
 SETTINGS = ("cross", "intra", "calls")
 
 
@@ -125,7 +126,8 @@ class DecodingPlan:
     """Tuning and testing. Every method has the same effort, beam and length treatment, the baseline included.
 
     Attributes:
-        methods: In the order of the tables.
+        methods: In the order of the tables. `ILME-learned` subtracts an internal LM that is learned from the source
+            transcripts.
         models: Which models are compared.
         settings: `cross` (target dev and test, target LM), `intra` (source dev and test, LM of both domains), and
             `calls`, a second target domain of recordings.
@@ -166,7 +168,7 @@ class DecodingPlan:
     details: int = 8
 
     def __post_init__(self) -> None:
-        for name, known in (("methods", METHODS), ("models", ("rnnt", "aed")), ("settings", SETTINGS)):
+        for name, known in (("methods", ALL_METHODS), ("models", ("rnnt", "aed")), ("settings", SETTINGS)):
             odd = sorted(set(getattr(self, name)) - set(known))
             if odd:
                 raise BadInputError(f"decoding.{name} has {odd[0]!r}; there are {', '.join(known)}")

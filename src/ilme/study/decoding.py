@@ -28,6 +28,7 @@ from ilme.fusion import FusionWeights
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
+from ilme.study.internal import LEARNED, stand_in_file
 from ilme.study.runner import Stage, Study
 from ilme.study.speaking import RATE
 from ilme.tuning.result import TuningResult, TuningStep
@@ -45,7 +46,8 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
     stages = []
     for setting in plan.settings:
         for model in plan.models:
-            needs = (_sets(config), "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams")
+            learned = (f"ilm-{model}",) if LEARNED in plan.methods else ()
+            needs = (_sets(config), "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams", *learned)
             name = f"{model}-{setting}"
             stages.append(
                 Stage(
@@ -83,6 +85,7 @@ def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
         "DR": str(study.folder("lm-source") / "model.safetensors"),
         "LODR": str(study.folder("ngrams") / "source.safetensors"),
         "ILME": INTERNAL,
+        LEARNED: str(stand_in_file(study, model)),
     }
     return Parts(
         model=str(study.folder(model) / "model.safetensors"),

@@ -4,7 +4,7 @@ A parcel is NAME.tar with the folders of one or more stages:
 
     speech.tar      the tokenizer, and what is known of the training speech
     lm-source.tar   the source LM and the source n-gram
-    lm-target.tar and the other LMs, rnnt.tar, aed.tar
+    lm-target.tar and the other LMs, rnnt.tar, aed.tar (with their learned internal LMs)
     results.tar     tuning, tests and tables
 
 Text, audio and checkpoints stay behind: where they are needed, the same seed (or the same recordings) makes them again.
@@ -41,6 +41,8 @@ def parcel_plan(study: Study) -> dict[str, list[str]]:
             groups.setdefault("results", []).append(name)
         elif name in ("lm-source", "ngrams"):
             groups.setdefault("lm-source", []).append(name)
+        elif name.startswith("ilm-"):
+            groups.setdefault(name.removeprefix("ilm-"), []).append(name)
         else:
             groups[name] = [name]
     done = {group: [n for n in names if study.done(n)] for group, names in groups.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ilme.study.config import StudyConfig
 from ilme.study.decoding import decoding_stages
+from ilme.study.internal import internal_stages
 from ilme.study.language import language_stages
 from ilme.study.networks import network_stages
 from ilme.study.outcome import outcome_stage
@@ -18,13 +19,14 @@ __all__ = ["build_study", "study_stages"]
 
 
 def study_stages(config: StudyConfig) -> list[Stage]:
-    """text, speech, tokenizer, LMs and n-grams, networks, tuning and tests, tables."""
+    """text, speech, tokenizer, LMs and n-grams, networks, learned internal LMs, tuning and tests, tables."""
     recorded = config.recordings.active
     return [
         recorded_text_stage(config) if recorded else text_stage(config),
         *([recorded_speech_stage(config)] if recorded else [speech_stage(config), sets_stage(config)]),
         *language_stages(config),
         *network_stages(config),
+        *internal_stages(config),
         *decoding_stages(config),
         outcome_stage(config),
     ]

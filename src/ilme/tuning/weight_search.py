@@ -18,7 +18,7 @@ from ilme.tuning.error_surface import Array, CandidateLists
 
 __all__ = ["Method", "Objective", "Optimum", "WeightSpace", "search_weights"]
 
-Method = Literal["BS", "SF", "DR", "LODR", "ILME"]
+Method = Literal["BS", "SF", "DR", "LODR", "ILME", "ILME-learned"]
 _MAX_ROUNDS = 30
 _SCREENED = 16  # points drawn for each restart
 _INSIDE = 0.005  # how far inside an interval of equal error a weight is put, so that rounding cannot leave it

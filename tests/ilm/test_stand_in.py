@@ -1,0 +1,154 @@
+"""Internal LMs whose stand-in for the acoustics is learned from text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from ilme.adapters.contract import check_internal_lm
+from ilme.errors import BadInputError, CheckpointError
+from ilme.fusion import Fusion, FusionWeights
+from ilme.ilm import internal_lm
+from ilme.ilm.stand_in import StandIn, StandInOptions, is_stand_in, learn_stand_in, load_stand_in, save_stand_in
+from ilme.nest import select
+from ilme.rescoring import sequence_scores
+from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.transducer import TransducerOptions, TransducerSearch
+from ilme.testing import tiny
+
+KINDS = ["rnnt", "aed"]
+TEXT = [[2, 3, 4, 5, 6], [2, 3, 4, 7], [5, 6, 2, 3, 4], [7, 2, 3], [3, 4, 5, 6, 2, 3, 4]] * 8
+QUICK = StandInOptions(epochs=6, batch=8, rate=0.05)
+
+
+def score(scorer, sentences):
+    ends = scorer.tokens.eos is not None
+    units = sum(len(y) + ends for y in sentences)
+    return math.exp(-float(sequence_scores(scorer, sentences, finish=ends).sum()) / units)
+
+
+def learned_lm(model, learned):
+    return internal_lm(model, learned.vector, learned.scale)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_nothing_learned_is_the_papers_estimate_bit_for_bit(kind):
+    model = tiny(kind)
+    width = model.config.joint if kind == "rnnt" else model.embedding.embedding_dim
+    paper, ours = internal_lm(model), internal_lm(model, torch.zeros(width), 1.0)
+    (a, s), (b, t) = paper.start(2), ours.start(2)
+    for labels in ([3, 9], [4, 4], [2, 30]):
+        assert torch.equal(a, b)
+        (a, s), (b, t) = paper.score(torch.tensor(labels), s), ours.score(torch.tensor(labels), t)
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_lowers_perplexity_and_leaves_the_model_alone(kind):
+    model = tiny(kind)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    paper = score(internal_lm(model), TEXT)
+    vector_alone = learn_stand_in(model, TEXT, StandInOptions(epochs=6, batch=8, rate=0.05, scale=False))
+    learned = learn_stand_in(model, TEXT, QUICK)
+    assert vector_alone.scale == 1.0 != learned.scale
+    assert score(learned_lm(model, learned), TEXT) < score(learned_lm(model, vector_alone), TEXT) < 0.9 * paper
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    again = learn_stand_in(model, TEXT, QUICK)
+    assert torch.equal(again.vector, learned.vector) and again.scale == learned.scale
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_that_is_lowered_is_that_of_the_scorer(kind):
+    from ilme.ilm.stand_in import _losses
+
+    model = tiny(kind).double()
+    sentences = [[3, 4, 5], [6], [7, 2, 2, 9]]
+    width = model.config.joint if kind == "rnnt" else model.embedding.embedding_dim
+    vector, sharpness = torch.randn(width, generator=torch.Generator().manual_seed(1)).double(), torch.tensor(-0.3)
+    with torch.no_grad():
+        total = -float(_losses(model, sentences, vector, sharpness).sum())
+    scorer = internal_lm(model, vector, math.exp(sharpness))
+    assert total == pytest.approx(float(sequence_scores(scorer, sentences, finish=kind == "aed").sum()), rel=1e-6)
+
+
+def test_it_cannot_end_worse_than_the_papers_estimate():
+    model = tiny("rnnt")
+    drawn = torch.randint(1, 32, (60, 8), generator=torch.Generator().manual_seed(0)).tolist()  # nothing to be learned
+    wild = learn_stand_in(model, drawn, StandInOptions(epochs=1, batch=1, rate=1e4, scale=False))
+    assert wild.scale == 1.0 and not wild.vector.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_keeps_the_contract_of_internal_lms(kind):
+    model = tiny(kind)
+    scorer = learned_lm(model, learn_stand_in(model, TEXT, QUICK))  # checks that it does not hear
+    with torch.no_grad():
+        alone, state = scorer.start(1)
+        both, states = scorer.start(2)
+        assert torch.allclose(both, alone.expand_as(both), atol=1e-5)
+        pair = torch.tensor([3, 7])
+        rows, states = scorer.score(pair, states)
+        assert torch.allclose(rows[1:], scorer.score(pair[1:], state)[0], atol=1e-5)
+        swap = torch.tensor([1, 0])
+        then, _ = scorer.score(torch.tensor([5, 5]), states)
+        swapped, _ = scorer.score(torch.tensor([5, 5]), select(states, swap))
+        assert torch.allclose(swapped, then[swap], atol=1e-5)
+        assert torch.allclose(rows.exp().sum(-1), torch.ones(2), atol=1e-5)
+    if kind == "aed":
+        features = torch.randn(2, 20, model.config.encoder.features, generator=torch.Generator().manual_seed(0))
+        check_internal_lm(scorer, model, features, torch.tensor([20, 11]), [3, 7, 5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_search_that_rides_subtracts_its_scores(kind):
+    model = tiny(kind, seed=3)
+    scorer = learned_lm(model, learn_stand_in(model, TEXT, QUICK))
+    features = torch.randn(2, 12, model.config.encoder.features, generator=torch.Generator().manual_seed(0))
+    encoded = model.encode(features, torch.tensor([12, 9]))
+    fusion = Fusion(subtracted=scorer, weights=FusionWeights(subtracted=0.4, length=0.5))
+    if kind == "rnnt":
+        lists = TransducerSearch(model, fusion, TransducerOptions(beam=3, nbest=3))(*encoded)
+    else:
+        lists = AttentionSearch(model, fusion, AttentionOptions(beam=3, nbest=3, max_length=6))(encoded)
+    for nbest in lists:
+        for hypothesis in nbest:
+            alone = sequence_scores(scorer, [hypothesis.tokens], finish=kind == "aed").item()
+            assert hypothesis.scores.subtracted == pytest.approx(alone, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files(kind, tmp_path: Path):
+    model, file = tiny(kind), tmp_path / "learned.safetensors"
+    learned = learn_stand_in(model, TEXT, QUICK)
+    save_stand_in(file, learned, model)
+    found = load_stand_in(file, model)
+    assert is_stand_in(file) and torch.equal(found.vector, learned.vector) and found.scale == learned.scale
+    with pytest.raises(CheckpointError, match="another model"):
+        load_stand_in(file, tiny("aed" if kind == "rnnt" else "rnnt"))
+    with pytest.raises(CheckpointError, match="another model"):
+        load_stand_in(file, tiny(kind, units=40))
+    from ilme.checkpoint import save_model
+
+    save_model(tmp_path / "model.safetensors", model)
+    assert not is_stand_in(tmp_path / "model.safetensors") and not is_stand_in("internal")
+    with pytest.raises(CheckpointError, match="ilme ilm learn"):
+        load_stand_in(tmp_path / "model.safetensors", model)
+
+
+def test_faults_are_named():
+    model = tiny("rnnt")
+    with pytest.raises(BadInputError, match="at least two sentences, got 1"):
+        learn_stand_in(model, [[3], []])
+    with pytest.raises(BadInputError, match="not for LSTMLM"):
+        learn_stand_in(tiny("lm"), TEXT)
+    with pytest.raises(BadInputError, match=r"model\.eval"):
+        learn_stand_in(model.train(), TEXT)
+    with pytest.raises(BadInputError, match="epochs must be at least 1"):
+        StandInOptions(epochs=0)
+    assert StandIn(torch.zeros(1)).scale == 1.0
