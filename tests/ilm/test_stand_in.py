@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from ilme import models
 from ilme.adapters.contract import check_internal_lm
+from ilme.checkpoint import save_model
+from ilme.cli import main
+from ilme.data.features import FrontendConfig
+from ilme.data.tokenizer import SentencePieceTokenizer
+from ilme.decoding.loading import Parts, describe, load_recogniser
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm import internal_lm
@@ -133,8 +140,6 @@ def test_files(kind, tmp_path: Path):
         load_stand_in(file, tiny("aed" if kind == "rnnt" else "rnnt"))
     with pytest.raises(CheckpointError, match="another model"):
         load_stand_in(file, tiny(kind, units=40))
-    from ilme.checkpoint import save_model
-
     save_model(tmp_path / "model.safetensors", model)
     assert not is_stand_in(tmp_path / "model.safetensors") and not is_stand_in("internal")
     with pytest.raises(CheckpointError, match="ilme ilm learn"):
@@ -152,3 +157,29 @@ def test_faults_are_named():
     with pytest.raises(BadInputError, match="epochs must be at least 1"):
         StandInOptions(epochs=0)
     assert StandIn(torch.zeros(1)).scale == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_the_command_line(kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    texts = ["the whale swam", "the sea was calm", "a whale of a time", "the captain saw the sea"] * 6
+    tokenizer = SentencePieceTokenizer.train(texts, 32).for_role("transducer" if kind == "rnnt" else "attention")
+    torch.manual_seed(0)
+    model = models.build(kind, models.preset(kind, "tiny"), tokenizer.tokens)
+    save_model(tmp_path / kind, model, tokenizer, FrontendConfig())
+    text, file = tmp_path / "text.txt", tmp_path / "learned.safetensors"
+    text.write_text("\n".join(texts))
+    fast = ["--options.epochs", "6", "--options.batch", "8", "--options.rate", "0.05"]
+    assert main(["ilm", "learn", str(tmp_path / kind), str(text), str(file), "--held_out", str(text), *fast]) == 0
+    assert "without acoustics" in capsys.readouterr().out
+    figures = []
+    for own in ([], ["--internal", str(file)]):
+        assert main(["perplexity", str(tmp_path / kind), str(text), *own, "--json", "true"]) == 0
+        figures.append(json.loads(capsys.readouterr().out)["perplexity_per_token"])
+    assert figures[1] < figures[0]
+
+    subtracted = load_recogniser(Parts(str(tmp_path / kind), subtracted=str(file))).subtracted
+    found = load_stand_in(file, model)
+    assert torch.equal(subtracted.acoustics, found.vector) and subtracted.scale == found.scale
+    assert describe(Parts(str(tmp_path / kind), subtracted=str(file)))["subtracted_content"]
+    arguments = ["tune", str(tmp_path / kind), "dev.jsonl", "out", "--lm", "lm", "--tuning.method", "ILME-learned"]
+    assert main(arguments) != 0 and "ilme ilm learn" in capsys.readouterr().err
