@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ilme import models
+from ilme.checkpoint import save_model
 from ilme.errors import BadInputError
 from ilme.study.config import read_config
 from ilme.study.networks import network_stages
-from ilme.study.training import network_config, options_of
+from ilme.study.training import fresh_network, network_config, options_of, plan_inputs
 from ilme.testing import numbered_tokens
 from ilme.train.options import LoopOptions, OptimiserOptions
 
@@ -72,3 +76,28 @@ def test_a_network_comes_after_the_one_whose_encoder_it_takes() -> None:
     for change in ({"rnnt.encoder_from": "rnnt"}, {"aed.encoder_from": "rnnt"}):
         with pytest.raises(BadInputError, match="the other"):
             network_stages(read_config(PLANS / "tiny.yaml", change))
+
+
+def test_a_network_can_start_from_a_model_of_an_earlier_run(tmp_path: Path) -> None:
+    config = read_config(PLANS / "tiny.yaml")
+    tokens = numbered_tokens(40, "transducer")
+    earlier = fresh_network("rnnt", config.rnnt, tokens, seed=7)
+    save_model(tmp_path / "a.safetensors", earlier)
+    plan = replace(config.rnnt, starts_from=str(tmp_path / "a.safetensors"))
+    started = fresh_network("rnnt", plan, tokens, seed=1).state_dict()
+    fresh = fresh_network("rnnt", config.rnnt, tokens, seed=1).state_dict()
+    for name, value in earlier.state_dict().items():
+        taken = fresh if name.startswith("ctc.") else earlier.state_dict()
+        assert torch.equal(started[name], taken[name]), name
+    attention = fresh_network(
+        "aed", replace(config.aed, starts_from=plan.starts_from), numbered_tokens(40, "attention"), seed=1
+    ).state_dict()
+    for name, value in attention.items():
+        if name.startswith("encoder."):
+            assert torch.equal(value, earlier.state_dict()[name]), name
+    shutil.copy(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    moved = replace(plan, starts_from=str(tmp_path / "b.safetensors"))
+    assert plan_inputs(moved) == plan_inputs(plan) != plan_inputs(config.rnnt)
+    assert "starts_from" not in plan_inputs(config.rnnt)
+    with pytest.raises(BadInputError, match="not there"):
+        plan_inputs(replace(plan, starts_from="nowhere.safetensors"))

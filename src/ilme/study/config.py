@@ -109,6 +109,7 @@ class NetworkPlan:
         loss: Fields of RnntOptions, AedOptions or LmOptions.
         masks: Fields of SpecAugment; null leaves the features as they are.
         encoder_from: The other network (`rnnt` or `aed`), trained first, whose encoder this one's starts from.
+        starts_from: A model of an earlier run to start from; one of another kind gives its encoder.
     """
 
     preset: Literal["paper", "small", "tiny"] = "small"
@@ -119,6 +120,7 @@ class NetworkPlan:
     loss: dict[str, Any] = field(default_factory=dict)
     masks: dict[str, Any] | None = None
     encoder_from: Literal["", "rnnt", "aed"] = ""
+    starts_from: str = ""
 
 
 @dataclass(frozen=True)

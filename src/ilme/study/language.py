@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ilme.perplexity import perplexity
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.texts import count_words, read_lines
-from ilme.study.training import Course, fresh_network, options_of, run_course
+from ilme.study.training import Course, fresh_network, options_of, plan_inputs, run_course
 from ilme.train.objectives import LmObjective
 from ilme.train.options import LmOptions
 from ilme.train.sources import TextSource
@@ -38,7 +37,7 @@ def language_stages(config: StudyConfig) -> list[Stage]:
                 f"lm-{name}",
                 lambda study, name=name, plan=plan: _language_model(study, config, name, plan),  # type: ignore[misc]
                 read,
-                {"plan": asdict(plan), "seed": config.seed},
+                {"plan": plan_inputs(plan), "seed": config.seed},
                 resumes=True,
             )
         )

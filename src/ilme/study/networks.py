@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ilme.study.language import study_tokenizer
 from ilme.study.runner import Stage, Study, file_digest
 from ilme.study.speech import resident_part
 from ilme.study.texts import read_lines
-from ilme.study.training import Course, fresh_network, network_config, options_of, run_course
+from ilme.study.training import Course, fresh_network, network_config, options_of, plan_inputs, run_course
 from ilme.train.monitor import internal_lm_perplexity
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
 from ilme.train.optimiser import start_from
@@ -51,7 +50,7 @@ def network_stages(config: StudyConfig) -> list[Stage]:
                 kind,
                 lambda study, kind=kind, plan=plan: _train(study, config, kind, plan),  # type: ignore[misc]
                 ("text", "speech", "tokenizer", "lm-source", *before),
-                {"plan": asdict(plan), "seed": config.seed, "noise": [BABBLE, WHITE], **speech},
+                {"plan": plan_inputs(plan), "seed": config.seed, "noise": [BABBLE, WHITE], **speech},
                 resumes=True,
             )
         )

@@ -7,27 +7,29 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from ilme import models
+from ilme.checkpoint import read_tensors
 from ilme.configs import changed_config
 from ilme.errors import BadInputError
 from ilme.files import write_atomically
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
-from ilme.study.runner import Study, UnfinishedError
+from ilme.study.runner import Study, UnfinishedError, file_digest
 from ilme.tokens import Tokens
 from ilme.train.journal import read_metrics
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import Objective, RnntObjective
-from ilme.train.options import LoopOptions, OptimiserOptions
+from ilme.train.optimiser import start_from
+from ilme.train.options import LoopOptions, OptimiserOptions, WarmStart
 from ilme.train.sources import BatchSource
 
-__all__ = ["Course", "fresh_network", "network_config", "options_of", "run_course"]
+__all__ = ["Course", "fresh_network", "network_config", "options_of", "plan_inputs", "run_course"]
 
 PROBE = 60  # steps that a pace is measured from, of which the first third warms up
 RECORDING = 120  # further steps first, where passes are recorded as CUDA graphs
@@ -59,16 +61,42 @@ class Course:
     seed: int
 
 
+def plan_inputs(plan: NetworkPlan) -> dict[str, Any]:
+    """What a network depends on, for its stage's key: of a model it starts from the content, not where it lies."""
+    inputs = asdict(plan)
+    file = inputs.pop("starts_from")
+    return inputs | {"starts_from": file_digest(_existing(file))} if file else inputs
+
+
+def _existing(file: str) -> Path:
+    if not Path(file).is_file():
+        raise BadInputError(
+            f"starts_from names {file}, which is not there: give the model.safetensors of an earlier run"
+        )
+    return Path(file)
+
+
 def network_config(kind: str, plan: NetworkPlan) -> Any:
     """The preset with the plan's changes laid over it, field by field."""
     return changed_config(models.preset(kind, plan.preset), plan.network)
 
 
 def fresh_network(kind: str, plan: NetworkPlan, tokens: Tokens, seed: int) -> Any:
-    """The planned network; the same weights for the same seed."""
+    """The planned network; the same weights for the same seed, or those of the model it starts from."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return models.build(kind, network_config(kind, plan), tokens)
+        network = models.build(kind, network_config(kind, plan), tokens)
+    if plan.starts_from:
+        start_from(network, WarmStart(plan.starts_from, _shared(network, kind, Path(plan.starts_from))))
+    return network
+
+
+def _shared(network: torch.nn.Module, kind: str, file: Path) -> tuple[str, ...]:
+    """What a model of an earlier run can give: all but the CTC layer, which is not stored; or its encoder alone."""
+    _, header = read_tensors(file)
+    if json.loads(header["ilme"])["kind"] != kind:
+        return ("encoder.*",)
+    return tuple(name for name in network.state_dict() if not name.startswith("ctc."))
 
 
 def options_of(kind: type[Options], values: dict[str, Any], name: str) -> Options:
