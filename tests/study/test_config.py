@@ -86,7 +86,7 @@ def test_a_network_can_start_from_a_model_of_an_earlier_run(tmp_path: Path) -> N
     plan = replace(config.rnnt, starts_from=str(tmp_path / "a.safetensors"))
     started = fresh_network("rnnt", plan, tokens, seed=1).state_dict()
     fresh = fresh_network("rnnt", config.rnnt, tokens, seed=1).state_dict()
-    for name, value in earlier.state_dict().items():
+    for name in earlier.state_dict():
         taken = fresh if name.startswith("ctc.") else earlier.state_dict()
         assert torch.equal(started[name], taken[name]), name
     attention = fresh_network(
