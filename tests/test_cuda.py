@@ -9,9 +9,11 @@ import torch
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
+from ilme.ilm.stand_in import StandInOptions, learn_stand_in
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
+from ilme.testing import tiny
 from tests.search.test_attention import decoder, features
 from tests.search.test_transducer import acoustics, language_model, transducer
 
@@ -84,3 +86,12 @@ def test_bfloat16():
     fusion = Fusion(lm, TransducerInternalLM(model), FusionWeights(0.3, 0.2))
     found = TransducerSearch(model, fusion)(acoustics(1, 9).bfloat16().cuda(), torch.tensor([9]).cuda())
     assert found[0] and all(torch.isfinite(torch.tensor(h.score)) for h in found[0])
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_a_learned_internal_lm(kind):
+    text = [[2, 3, 4, 5, 6], [2, 3, 4, 7], [5, 6, 2, 3, 4], [7, 2, 3]] * 6
+    options = StandInOptions(epochs=2, batch=8)
+    here, there = (learn_stand_in(tiny(kind).double().to(device), text, options) for device in ("cpu", "cuda"))
+    assert there.vector.is_cuda and there.scale == pytest.approx(here.scale, abs=1e-6)
+    assert torch.allclose(there.vector.cpu(), here.vector, atol=1e-6)
