@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.domain.windows import cut_windows, is_silent
+from ilme.domain.windows import cut_windows, is_silent, stream_windows
 from ilme.errors import BadInputError
 
 
@@ -21,6 +21,16 @@ def test_windows_are_the_recording_and_never_too_long(length, longest):
     np.testing.assert_array_equal(np.concatenate([w.samples for w in windows]), samples)
     assert all(0 < len(w.samples) <= longest * 1000 + 1 for w in windows)
     assert all(a.end == b.start for a, b in pairwise(windows))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40_000), st.floats(0.1, 3.0), st.integers(1, 9_000))
+def test_windows_do_not_depend_on_the_blocks_that_a_recording_comes_in(length, longest, size):
+    samples = np.random.default_rng(length).standard_normal(length).astype(np.float32)
+    blocks = [samples[at : at + size] for at in range(0, length, size)]
+    whole, streamed = cut_windows(samples, 1000, longest), list(stream_windows(blocks, 1000, longest))
+    assert [(w.start, w.end) for w in whole] == [(w.start, w.end) for w in streamed]
+    np.testing.assert_array_equal(np.concatenate([w.samples for w in streamed]), samples)
 
 
 def test_a_cut_falls_into_the_pause():

@@ -23,7 +23,9 @@ __all__ = [
     "AudioInfo",
     "AudioSource",
     "Samples",
+    "audio_file",
     "audio_info",
+    "cut_off",
     "load_audio",
     "read_audio",
     "resample",
@@ -119,7 +121,7 @@ def resample(samples: NDArray[np.float32], source_rate: int, rate: int) -> Sampl
 
 def audio_info(path: str | Path) -> AudioInfo:
     """Rate, channels and length as the header gives them; only `read_audio` knows what the file holds."""
-    with _open(path) as file:
+    with audio_file(path) as file:
         return AudioInfo(int(file.samplerate), int(file.channels), int(file.frames))
 
 
@@ -128,20 +130,21 @@ def read_audio(path: str | Path) -> tuple[Samples, int]:
     import soundfile
 
     path = Path(path)
-    with _open(path) as file:
+    with audio_file(path) as file:
         promised, header = int(file.frames), str(file.extra_info)
         try:
             samples = file.read(dtype="float32", always_2d=True)
         except (soundfile.SoundFileError, RuntimeError) as error:
             raise AudioError(f"{path} breaks off or is damaged: {error}", "truncated") from error
         rate = int(file.samplerate)
-    missing = _missing(path, promised, len(samples), header)
+    missing = cut_off(path, promised, len(samples), header)
     if missing:
         raise AudioError(f"{path} is cut off: {missing}. Fetch or convert it again.", "truncated")
     return np.ascontiguousarray(samples.T), rate
 
 
-def _open(path: str | Path) -> Any:
+def audio_file(path: str | Path) -> Any:
+    """The open file, for soundfile; an error that says what is wrong with it otherwise."""
     path = Path(path)
     if not path.is_file():
         raise AudioError(f"there is no file {path}", "missing")
@@ -158,7 +161,7 @@ def _open(path: str | Path) -> Any:
         raise AudioError(f"{path} cannot be read as audio: {error}", "not audio") from error
 
 
-def _missing(path: Path, promised: int, found: int, header: str) -> str:
+def cut_off(path: Path, promised: int, found: int, header: str) -> str:
     """How a file is known to be cut off, or an empty string.
 
     Each format tells in its own way: FLAC and MP3 give fewer samples than their header promises, WAV has a

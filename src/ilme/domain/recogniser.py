@@ -8,20 +8,22 @@ print(ward.transcribe("visit.flac").text)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ilme.adapters.hf import TransformerAED
+from ilme.adapters.hf import RATE, TransformerAED
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
 from ilme.adapters.whisper_timestamps import TimestampRules, stamped_segments
 from ilme.data.audio import AudioSource, Samples, load_audio
+from ilme.data.audio_stream import AudioStream
 from ilme.domain.transcripts import Segment, Transcript
-from ilme.domain.windows import Window, cut_windows, is_silent
+from ilme.domain.windows import Window, is_silent, stream_windows
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import from_tensors
@@ -123,7 +125,8 @@ class DomainRecogniser:
     ) -> Transcript:
         """What is said in a file or an array, however long.
 
-        Long audio is cut at quiet places into windows that the model can take; silence gives no text.
+        Long audio is cut at quiet places into windows that the model can take; silence gives no text. Of a file only
+        the windows that are searched are in memory.
 
         Args:
             audio: A file, or samples (N,) or (channels, N).
@@ -131,15 +134,14 @@ class DomainRecogniser:
             batch: Windows that are searched at once.
             progress: Called with (seconds done, seconds in all).
         """
-        samples = load_audio(audio, 16_000, source_rate=rate)
-        windows = cut_windows(samples, 16_000, self.model.window)
+        blocks, seconds = _blocks(audio, rate)
         segments: list[Segment] = []
-        for group in _groups(windows, batch):
+        for group in _groups(stream_windows(blocks, RATE, self.model.window), batch):
             segments += self._recognise(group)
             if progress is not None:
-                progress(group[-1].end, len(samples) / 16_000)
+                progress(group[-1].end, seconds)
         source = str(audio) if isinstance(audio, str | Path) else ""
-        return Transcript(tuple(segments), len(samples) / 16_000, source)
+        return Transcript(tuple(segments), seconds, source)
 
     def nbest(self, audio: Sequence[Samples]) -> list[NBest]:
         """The n-best list of each waveform of 16 kHz that fits into one window."""
@@ -167,11 +169,20 @@ class DomainRecogniser:
         ]
 
 
-def _groups(windows: Sequence[Window], size: int) -> Iterator[Sequence[Window]]:
+def _blocks(audio: AudioSource, rate: int | None) -> tuple[Iterable[Samples], float]:
+    """The audio at 16 kHz, block by block, and how many seconds it lasts."""
+    if isinstance(audio, str | Path) and rate is None:
+        stream = AudioStream(audio, RATE)
+        return stream, stream.seconds
+    samples = load_audio(audio, RATE, source_rate=rate)
+    return [samples], len(samples) / RATE
+
+
+def _groups(windows: Iterator[Window], size: int) -> Iterator[Sequence[Window]]:
     if size < 1:
         raise BadInputError(f"batch must be at least 1, got {size}")
-    for at in range(0, len(windows), size):
-        yield windows[at : at + size]
+    while group := list(islice(windows, size)):
+        yield group
 
 
 def load(

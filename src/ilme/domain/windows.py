@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from ilme.data.audio import Samples
 from ilme.errors import BadInputError
 
-__all__ = ["Window", "cut_windows", "is_silent"]
+__all__ = ["Window", "cut_windows", "is_silent", "stream_windows"]
 
 FRAME = 0.02  # seconds over which loudness is measured
 QUIET = 10 ** (-65 / 20)  # −65 dB of full scale: below this nothing was recorded
@@ -31,25 +32,37 @@ def cut_windows(samples: Samples, rate: int, longest: float, earliest: float = 0
     Each cut is in the middle of the quietest 0.3 s between `earliest`·longest and longest after the last one, so
     that hardly any word is cut in two.
     """
+    return list(stream_windows([samples], rate, longest, earliest))
+
+
+def stream_windows(blocks: Iterable[Samples], rate: int, longest: float, earliest: float = 0.5) -> Iterator[Window]:
+    """The windows of `cut_windows`, of a recording that comes in blocks: a window is made when its end is there."""
     if longest <= 0 or not 0 < earliest < 1:
         raise BadInputError(f"windows need a length, got longest={longest} and earliest={earliest}")
-    hop = int(FRAME * rate)
     limit = max(int(longest * rate), 1)
-    windows = []
-    at = 0
-    while len(samples) - at > limit:
-        low = at + int(limit * earliest)
-        whole = (at + limit - low) // hop * hop  # frames that are cut off would seem quiet
-        cut = at + limit
-        if whole:
-            energy = _energy(samples[low : low + whole], hop)
-            wide = min(15, len(energy))
-            smooth = np.convolve(energy, np.ones(wide), mode="valid")
-            cut = low + (int(np.argmin(smooth)) + wide // 2) * hop + hop // 2
-        windows.append(Window(at / rate, cut / rate, samples[at:cut]))
-        at = cut
-    windows.append(Window(at / rate, len(samples) / rate, samples[at:]))
-    return windows
+    left: Samples = np.zeros(0, dtype=np.float32)
+    start = 0  # of what is left, in samples of the recording
+    for block in blocks:
+        left = np.concatenate([left, block]) if len(left) else block
+        at = 0
+        while len(left) - at > limit:
+            cut = at + _quiet_place(left[at : at + limit], rate, earliest)
+            yield Window((start + at) / rate, (start + cut) / rate, left[at:cut].copy())
+            at = cut
+        start, left = start + at, left[at:]
+    yield Window(start / rate, (start + len(left)) / rate, left)
+
+
+def _quiet_place(samples: Samples, rate: int, earliest: float) -> int:
+    """The middle of the quietest 0.3 s after `earliest` of the samples; their end if they are too short for a frame."""
+    hop, low = int(FRAME * rate), int(len(samples) * earliest)
+    whole = (len(samples) - low) // hop * hop if hop else 0  # frames that are cut off would seem quiet
+    if not whole:
+        return len(samples)
+    energy = _energy(samples[low : low + whole], hop)
+    wide = min(15, len(energy))
+    smooth = np.convolve(energy, np.ones(wide), mode="valid")
+    return low + (int(np.argmin(smooth)) + wide // 2) * hop + hop // 2
 
 
 def is_silent(samples: Samples) -> bool:
