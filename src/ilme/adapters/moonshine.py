@@ -21,7 +21,7 @@ from ilme.adapters.hf import Audio, TransformerAED, encode_apart, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
 
-__all__ = ["Moonshine", "MoonshineOptions"]
+__all__ = ["Moonshine", "MoonshineOptions", "padded_waves", "unwritten"]
 
 SHORTEST = 1_600  # samples; the encoder's convolutions need 0.06 s, a label hardly fits into less than 0.1 s
 
@@ -67,15 +67,20 @@ class Moonshine(TransformerAED):
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """The waveforms themselves, padded (B, samples), and their lengths (B,)."""
-        lengths = [max(len(a), SHORTEST) for a in audio]
-        padded = np.zeros((len(audio), max(lengths)), dtype=np.float32)
-        for row, samples in zip(padded, audio, strict=True):
-            row[: len(samples)] = samples
-        return torch.from_numpy(padded), torch.tensor(lengths)
+        return padded_waves(audio)
 
     @torch.inference_mode()
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         return encode_apart(self.model.get_encoder(), features.to(self.device, self.dtype), lengths)
+
+
+def padded_waves(audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
+    """Waveforms padded to the longest (B, samples), and their lengths (B,), which are at least SHORTEST."""
+    lengths = [max(len(a), SHORTEST) for a in audio]
+    padded = np.zeros((len(audio), max(lengths)), dtype=np.float32)
+    for row, samples in zip(padded, audio, strict=True):
+        row[: len(samples)] = samples
+    return torch.from_numpy(padded), torch.tensor(lengths)
 
 
 def read_decoder(model: Any) -> Decoder:

@@ -27,7 +27,7 @@ from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.nest import State
 from ilme.tokens import Tokens
 
-__all__ = ["OnnxTransducer", "PieceTokenizer", "read_tokens"]
+__all__ = ["OnnxTransducer", "PieceTokenizer", "read_tokens", "session"]
 
 # icefall's features: 80 Kaldi filter banks of 25 ms every 10 ms, neither stacked nor normalised.
 FEATURES = FrontendConfig(stack=1, stride=1, normalisation="none")
@@ -85,9 +85,9 @@ class OnnxTransducer:
         self.blank: int = tokens.blank
         self.tokenizer = PieceTokenizer(tokens)
         self.device = torch.device("cpu")
-        self._encoder = _session(encoder, threads)
-        self._decoder = _session(decoder, threads)
-        self._joiner = _session(joiner, threads)
+        self._encoder = session(encoder, threads)
+        self._decoder = session(decoder, threads)
+        self._joiner = session(joiner, threads)
         self.context = self._context_size(decoder)
         self._frontend = Frontend(FEATURES)
         self.width = self._predict(torch.full((1, self.context), tokens.blank)).shape[1]
@@ -186,7 +186,8 @@ def _find(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def _session(path: Path, threads: int) -> Any:
+def session(path: Path, threads: int) -> Any:
+    """An onnxruntime session on the CPU."""
     try:
         import onnxruntime
     except ImportError as error:

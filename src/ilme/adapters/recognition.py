@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from ilme.adapters.hf import TransformerAED
 from ilme.adapters.whisper_timestamps import ReadsPastStamps, Stamped, TimestampRules
 from ilme.data.audio import Samples
 from ilme.decoding.recogniser import Recogniser
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.nest import State, map_tensors
-from ilme.protocols import TokenScorer
+from ilme.protocols import AttentionDecoder, TokenScorer
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
 from ilme.tokens import Tokenizer
 
-__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache", "punctuation", "search_options"]
+__all__ = ["SEARCH", "AdaptedRecogniser", "EncoderCache", "SpeechModel", "punctuation", "search_options"]
 
 LABELS_PER_SECOND = 12.0  # no speech has more; what goes on longer has been invented
 SPARE_LABELS = 12  # short utterances need a few more than their length suggests
@@ -43,6 +44,30 @@ def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The ids whose text has neither letter nor digit: what `AttentionOptions.repeat_ignores` can pass over."""
     texts = ((i, tokenizer.decode([i]).strip()) for i in range(len(tokenizer.tokens)))
     return tuple(i for i, t in texts if t and "\ufffd" not in t and not any(c.isalnum() for c in t))
+
+
+class SpeechModel(AttentionDecoder, Protocol):
+    """What `AdaptedRecogniser` needs of a model beside its steps: `ilme.adapters.hf.TransformerAED` has all of it."""
+
+    max_labels: int
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def rules(self) -> Any: ...
+
+    def features(self, audio: Sequence[Samples]) -> tuple[Tensor, Tensor]:
+        """Waveforms of 16 kHz to features and their lengths (B,)."""
+        ...
+
+    def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Encoder states (B, T, D), and a mask (B, T), True where a frame counts; None if all do."""
+        ...
+
+    def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:
+        """What the decoder attends to, utterance first."""
+        ...
 
 
 class EncoderCache:
@@ -75,7 +100,7 @@ def _digest(audio: Sequence[Samples]) -> bytes:
 
 
 class AdaptedRecogniser(Recogniser):
-    """A `Recogniser` over a `TransformerAED`.
+    """A `Recogniser` over a model that exists.
 
     Args:
         model: The model.
@@ -87,7 +112,7 @@ class AdaptedRecogniser(Recogniser):
 
     def __init__(
         self,
-        model: TransformerAED,
+        model: SpeechModel,
         *,
         lm: TokenScorer | None = None,
         subtracted: TokenScorer | None = None,
