@@ -73,6 +73,7 @@ def both(recogniser: Recogniser, utterances: Sequence[Utterance], options: argpa
             replicates=0,
         ),
         speakers={u.id: u.speaker for u in utterances},
+        on_step=lambda s: tell("tuner", s.weights, s.counts.rate),
     )
     tuner_seconds, tuner_work = time.perf_counter() - began, time.process_time() - worked
 
@@ -114,7 +115,13 @@ def decode_grid(
             weights = FusionWeights(lm=float(lm), subtracted=float(subtracted))
             texts = {i: nbest[0].text for i, nbest in decoder.decode(weights, options.beam).items()}
             grid[weights] = measure(references, texts, normaliser_name=options.normaliser).rate
+            tell("grid", weights, grid[weights])
     return grid
+
+
+def tell(who: str, weights: FusionWeights, rate: float) -> None:
+    """One line on stderr for each decode: the whole takes long."""
+    print(f"{who} λ {weights.lm:.4f} μ {weights.subtracted:.4f}: WER {rate:.3f}", file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from ilme.evaluation.metrics import ErrorCounts, NormaliserName, count_each, nor
 from ilme.fusion import FusionWeights
 from ilme.search.hypothesis import NBest
 
-__all__ = ["CandidateLists", "Profile", "as_vector", "as_weights", "build_lists", "possible_winners"]
+__all__ = ["CandidateLists", "Profile", "as_vector", "as_weights", "build_lists", "possible_winners", "stack_lists"]
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -137,6 +138,29 @@ class CandidateLists:
             changes.append((errors[at, steepest] - errors[at, won]) * weight[at])
             won = steepest
         return _profile(start, jumps, changes, low, high)
+
+
+def stack_lists(parts: Sequence[CandidateLists], weights: Sequence[float]) -> tuple[CandidateLists, Array]:
+    """Several lists of the same U utterances as one of n·U utterances, and how much each of these counts (n·U,).
+
+    Its error is Σ_i weights_i · errors of part i, each part choosing among its own hypotheses.
+    """
+    width = max(p.base.shape[1] for p in parts)
+
+    def joined(field: str) -> NDArray[Any]:
+        arrays = [getattr(p, field) for p in parts]
+        return np.concatenate([np.concatenate([x, *[x[:, :1]] * (width - x.shape[1])], axis=1) for x in arrays])
+
+    stacked = CandidateLists(
+        ids=tuple(i for p in parts for i in p.ids),
+        base=joined("base"),
+        slopes=joined("slopes"),
+        substitutions=joined("substitutions"),
+        deletions=joined("deletions"),
+        insertions=joined("insertions"),
+        words=np.concatenate([p.words for p in parts]),
+    )
+    return stacked, np.concatenate([np.full(len(p.ids), w) for p, w in zip(parts, weights, strict=True)])
 
 
 def _first_winner(intercepts: Array, slopes: Array, low: float) -> NDArray[np.int64]:

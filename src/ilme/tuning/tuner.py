@@ -24,6 +24,7 @@ from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weights, build_lists
 from ilme.tuning.maps import Balance, HeatMap, balance_along_lm, heat_map
 from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
+from ilme.tuning.proposals import Proposer, TriedPoint
 from ilme.tuning.result import Stability, TuningResult, TuningStep
 from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
 
@@ -135,12 +136,20 @@ def tune(
     if options.search:
         _adjustable(decoder).adjusted(options.search.example)  # an option it does not have is an error now, not later
     space = options.space.restricted(options.method)
-    objective = Objective(options.penalty, options.smoothing)
+    proposer = Proposer(
+        space,
+        Objective(options.penalty, options.smoothing),
+        step=options.step,
+        decodes=options.max_decodes,
+        restarts=options.restarts,
+        seed=options.seed,
+    )
     merged: dict[str, NBest] = {}
     steps: list[TuningStep] = []
-    vector = space.smallest
+    tried: list[TriedPoint] = []
+    vector: Array | None = space.smallest
     lists: CandidateLists | None = None
-    while len(steps) < options.max_decodes:
+    while vector is not None and len(steps) < options.max_decodes:
         beam = options.first_beam or options.beam if not steps else options.beam
         decoded = decoder.decode(as_weights(vector), beam)
         added = merge_lists(merged, decoded)
@@ -148,17 +157,11 @@ def tune(
         steps.append(_step(vector, beam, decoded, references, lists, added, options))
         if on_step is not None:
             on_step(steps[-1])
-        tried = [as_vector(s.weights) for s in steps]
-        near = _neighbourhood(space, tried, options.step)
-        found = search_weights(
-            lists, near, objective=objective, starts=tried, restarts=options.restarts, seed=options.seed
-        ).vector
-        vector = _beyond(found, tried[0], near) if len(steps) == 1 and options.max_decodes > 2 else found
-        vector = np.clip(np.round(vector, _DECIMALS), space.low, space.high)
-        confirmed = [t for t, s in zip(tried, steps, strict=True) if s.beam == options.beam]
-        if any(np.abs(vector - t).max() < 1e-6 for t in confirmed):
-            break
-        if added == 0 and steps[-1].beam == options.beam and len(steps) > 1 and _no_gain(steps, lists, vector):
+        own = _lists(decoded, references, space, options)
+        confirmed = beam == options.beam
+        tried.append(TriedPoint(vector, _cost(steps[-1], options), own, confirmed))
+        vector = proposer.next(lists, tried)
+        if vector is not None and added == 0 and len(steps) > 1 and _no_gain(steps, lists, vector):
             break
     if lists is None:
         raise BadInputError("max_decodes must be at least 1")
@@ -316,15 +319,6 @@ def _neighbourhood(space: WeightSpace, tried: list[Array], step: float) -> Weigh
     high = np.minimum(space.high, points.max(axis=0) + step)
     ranges = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     return WeightSpace(lm=ranges[0], subtracted=ranges[1], length=ranges[2])
-
-
-def _beyond(found: Array, first: Array, near: WeightSpace) -> Array:
-    """Twice as far from the first decode as the lists' optimum.
-
-    The lists of a decode without fusion lack the hypotheses that fusion would have found, so their optimum falls short
-    of the true one. A decode beyond it brings them, and the optimum is bracketed from both sides.
-    """
-    return np.asarray(np.clip(first + 2 * (found - first), near.low, near.high))
 
 
 def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array) -> bool:

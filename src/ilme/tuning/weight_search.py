@@ -7,11 +7,12 @@ N is the number of reference words, so the penalty is in points of WER per unit 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
 from ilme.tuning.error_surface import Array, CandidateLists
@@ -119,18 +120,28 @@ class _Search:
     high: Array
     objective: Objective
     copies: Array | None
+    avoid: Array = field(default_factory=lambda: np.empty((0, 3)))
+    apart: float = 0.0
     penalty_per_weight: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.penalty_per_weight = self.objective.penalty * self.lists.total_words / 100
+        words = self.lists.words if self.copies is None else self.lists.words * self.copies
+        self.penalty_per_weight = self.objective.penalty * float(words.sum()) / 100
 
     @property
     def axes(self) -> list[Array]:
         """Unit vectors of the weights that are free."""
         return [np.eye(3)[k] for k in range(3) if self.high[k] > self.low[k]]
 
+    def allowed(self, points: Array) -> NDArray[np.bool_]:
+        """Which of the points (n, 3) keep their distance from every point to avoid."""
+        distance = np.abs(points[:, None, :] - self.avoid[None, :, :]).max(axis=2)
+        return np.asarray((distance >= self.apart).all(axis=1))
+
     def value(self, vector: Array) -> Optimum:
-        """The objective at one point; smoothed along every free axis."""
+        """The objective at one point; smoothed along every free axis; infinite where it may not lie."""
+        if not self.allowed(vector[None])[0]:
+            return Optimum(vector, np.inf)
         width = self.objective.smoothing
         if width and self.axes:
             here = np.zeros(1)
@@ -154,11 +165,12 @@ class _Search:
         inside = np.minimum((ends - starts) / 2, _INSIDE)
         moving = np.abs(direction) > 1e-12
         to_zero = -origin[moving] / direction[moving]
-        t = np.concatenate([starts + inside, ends - inside, [low, high], to_zero])
+        t = np.concatenate([starts + inside, ends - inside, [low, high], to_zero, self._edges(origin, direction)])
         t = t[(t >= low) & (t <= high)]
         points = np.clip(origin + t[:, None] * direction, self.low, self.high)
         size = np.abs(points).sum(axis=1)
         errors = profile.at(t, self.objective.smoothing) + self.penalty_per_weight * size
+        errors = np.where(self.allowed(points), errors, np.inf)
         return np.asarray(points[np.lexsort((size, np.round(errors, 6)))[0]])
 
     def descend(self, start: Array, directions: list[Array]) -> Optimum:
@@ -176,6 +188,14 @@ class _Search:
             if best.key == before:
                 return best
         return best
+
+    def _edges(self, origin: Array, direction: Array) -> Array:
+        """The t at which origin + t · direction is just far enough from a point to avoid, in one coordinate."""
+        moving = np.abs(direction) > 1e-12
+        gaps = (self.avoid[:, moving] - origin[moving])[None] + 1.001 * self.apart * np.array([-1.0, 1.0])[
+            :, None, None
+        ]
+        return np.asarray((gaps / direction[moving]).ravel())
 
     def _range(self, origin: Array, direction: Array) -> tuple[float, float]:
         """The t for which origin + t · direction stays in the space."""
@@ -196,6 +216,8 @@ def search_weights(
     restarts: int = 4,
     seed: int = 0,
     copies: Array | None = None,
+    avoid: Sequence[Array] = (),
+    apart: float = 0.0,
 ) -> Optimum:
     """The weights in `space` with the smallest objective on `lists`; ties break toward smaller weights.
 
@@ -210,8 +232,10 @@ def search_weights(
         restarts: How many drawn points to descend from, the best of 16 times as many.
         seed: Of the draws.
         copies: (U,) how often each utterance counts; once if not given.
+        avoid: Points that the optimum must keep away from; its objective is infinite if it cannot.
+        apart: How far, in the largest coordinate.
     """
-    search = _Search(lists, space.low, space.high, objective, copies)
+    search = _Search(lists, space.low, space.high, objective, copies, np.array(avoid).reshape(-1, 3), apart)
     if not search.axes:
         return search.value(space.smallest)
     generator = np.random.default_rng(seed)

@@ -1,0 +1,106 @@
+"""Where the tuner decodes next: the region it trusts, the ray of its first step, the lists it believes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ilme.tuning.error_surface import build_lists, stack_lists
+from ilme.tuning.proposals import APART, MERGED, Proposer, TriedPoint, beyond, nearness, region, within
+from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from tests.tuning.synthetic_lists import TRUTH, SyntheticDecoder
+from tests.tuning.test_error_surface import random_lists
+
+LISTS = random_lists(0)
+
+
+def tried(lm: float, subtracted: float, cost: float) -> TriedPoint:
+    return TriedPoint(np.array([lm, subtracted, 0.0]), cost, LISTS)
+
+
+def proposer(space: WeightSpace | None = None, decodes: int = 5, smoothing: float = 0.01) -> Proposer:
+    objective = Objective(smoothing=smoothing)
+    return Proposer(space or WeightSpace(), objective, step=0.4, decodes=decodes, restarts=4, seed=0)
+
+
+def test_the_region_follows_the_best_and_narrows_when_a_decode_does_not_help() -> None:
+    steps = [tried(0.0, 0.0, 100)]
+    assert region(steps, 0.4)[1] == 0.4
+    steps.append(tried(0.4, 0.2, 80))  # better, on the edge: as wide as before
+    centre, radius = region(steps, 0.4)
+    assert centre.tolist() == [0.4, 0.2, 0.0] and radius == 0.4
+    steps.append(tried(0.7, 0.2, 85))  # worse
+    centre, radius = region(steps, 0.4)
+    assert centre.tolist() == [0.4, 0.2, 0.0] and radius == 0.2
+    steps.append(tried(0.45, 0.25, 79))  # better, but well inside
+    centre, radius = region(steps, 0.4)
+    assert centre.tolist() == [0.45, 0.25, 0.0] and radius == pytest.approx(0.1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2), st.floats(0.05, 1.0))
+def test_the_first_step_keeps_the_ratio_of_the_weights(found: list[float], step: float) -> None:
+    first = np.zeros(3)
+    near = within(WeightSpace(), first, step)
+    inside = np.clip(np.array([*found, 0.0]), near.low, near.high)
+    point = beyond(inside, first, near)
+    assert point[0] * inside[1] == pytest.approx(point[1] * inside[0], abs=1e-9)
+    assert (point <= near.high + 1e-9).all() and (point >= inside - 1e-9).all() and (point <= 2 * inside + 1e-9).all()
+    if inside.max() > 1e-9:
+        on_the_edge = point.max() == pytest.approx(step)
+        assert on_the_edge or point.tolist() == pytest.approx((2 * inside).tolist())
+
+
+def test_nearer_decodes_count_more_and_all_of_them_as_much_as_the_merged_lists_leave() -> None:
+    steps = [tried(0.0, 0.0, 9), tried(0.4, 0.3, 5), tried(0.5, 0.3, 4)]
+    weights = nearness(steps, steps[-1].vector)
+    assert weights[2] > weights[1] > weights[0] > 0
+    assert weights.sum() == pytest.approx(1 - MERGED)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 6), st.integers(2, 6), st.floats(0.0, 1.0))
+def test_stacked_lists_err_as_their_parts_do(seed: int, wide: int, narrow: int, share: float) -> None:
+    parts = [random_lists(seed, width=wide), random_lists(seed + 1, width=narrow)]
+    stacked, copies = stack_lists(parts, [share, 1 - share])
+    vector = np.random.default_rng(seed).random(3)
+    expected = share * parts[0].error_at(vector) + (1 - share) * parts[1].error_at(vector)
+    assert stacked.error_at(vector, copies) == pytest.approx(expected)
+    assert float((stacked.words * copies).sum()) == pytest.approx(parts[0].total_words)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.01, 0.3))
+def test_the_search_keeps_away_from_what_it_is_told_to_avoid(seed: int, apart: float) -> None:
+    lists, space = random_lists(seed), WeightSpace()
+    free = search_weights(lists, space, restarts=2)
+    other = search_weights(lists, space, restarts=2, avoid=[free.vector], apart=apart)
+    assert np.abs(other.vector - free.vector).max() >= apart
+    assert np.isfinite(other.objective) and other.objective >= free.objective
+
+
+def test_nothing_is_proposed_where_nothing_is_left() -> None:
+    point = TriedPoint(np.array([0.3, 0.0, 0.0]), 5.0, LISTS)
+    fixed = WeightSpace(lm=(0.3, 0.3), subtracted=(0.0, 0.0))
+    assert proposer(fixed).next(LISTS, [point]) is None
+    tiny = WeightSpace(lm=(0.3, 0.3 + APART / 2), subtracted=(0.0, 0.0))
+    assert proposer(tiny).next(LISTS, [point]) is None
+    unconfirmed = TriedPoint(point.vector, 5.0, LISTS, confirmed=False)
+    again = proposer(fixed).next(LISTS, [unconfirmed])  # decoded with another beam: the tuned one must confirm it
+    assert again is not None and again.tolist() == [0.3, 0.0, 0.0]
+
+
+def test_a_known_optimum_is_approached_and_never_decoded_twice() -> None:
+    decoder = SyntheticDecoder(utterances=200, noise=2.0)
+    steps: list[TriedPoint] = []
+    vector, truth = np.zeros(3), np.array([TRUTH.lm, TRUTH.subtracted, 0.0])
+    everything = build_lists(decoder.everything, decoder.references)
+    for _ in range(5):
+        steps.append(TriedPoint(vector, everything.error_at(vector), everything))
+        found = proposer().next(everything, steps)
+        assert found is not None
+        vector = found
+        assert min(np.abs(vector - t.vector).max() for t in steps) >= APART - 1e-4
+    assert min(np.abs(t.vector - truth).max() for t in steps) < 0.12
