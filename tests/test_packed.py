@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ilme.errors import BadInputError, IlmeError
+from ilme.ilm.attention import AttentionInternalLM
+from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
 from ilme.models.rnnt import RNNT, RNNTConfig
-from ilme.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_product
+from ilme.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_product, twin
 from ilme.testing import numbered_tokens
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 2e-2}  # of ‖y‖, for random weights and inputs
@@ -181,3 +183,57 @@ def test_packing_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pack(nn.Linear(8, 8).eval(), "int8")(torch.randn(2, 8))
+
+
+def tiny_aed():
+    torch.manual_seed(5)
+    config = AEDConfig(
+        encoder=EncoderConfig(features=5, hidden=6, layers=1, bidirectional=True, projection=12),
+        decoder_hidden=24, decoder_layers=2, attention=8, filters=2, width=3,
+    )  # fmt: skip
+    return AED(config, numbered_tokens(30, "attention")).eval()
+
+
+@torch.no_grad()
+def test_a_twin_shares_parameters_and_leaves_its_host_alone():
+    available("int8")
+    aed = pack(tiny_aed())
+    second = twin(aed, "int8")
+    assert aed.rnn.format == "float32" and second.rnn.format == second.output.format == "int8"
+    assert [id(p) for p in second.parameters()] == [id(p) for p in aed.parameters()]
+    assert list(second.state_dict()) == list(aed.state_dict())
+
+
+@torch.no_grad()
+def test_a_twin_takes_the_labels_products_from_its_host():
+    available("int8")
+    plain = tiny_aed()
+    aed = pack(copy.deepcopy(plain))
+    second, asked = twin(aed, "int8"), []
+    read = second.rnn.read.product
+    second.rnn.read.product = lambda x: asked.append(len(x)) or read(x)
+    labels = torch.tensor([3, 7, 3, 9, 11, 3, 2, 1, 5])
+    exact, state = AttentionInternalLM(plain).start(9)
+    expected, _ = AttentionInternalLM(plain).score(labels, state)
+    exact, state = AttentionInternalLM(aed).start(9)
+    rounded, rounded_state = AttentionInternalLM(second).start(9)
+    assert asked == [9]
+    exact, _ = AttentionInternalLM(aed).score(labels, state)
+    rounded, _ = AttentionInternalLM(second).score(labels, rounded_state)
+    assert asked == [9, 9]
+    torch.testing.assert_close(exact, expected, rtol=1e-4, atol=1e-4)
+    assert 0 < float((rounded - expected).abs().max()) < 0.1
+
+
+@torch.no_grad()
+def test_new_weights_reach_the_host_and_its_twin():
+    available("int8")
+    aed, other = pack(tiny_aed()), tiny_aed()
+    second = twin(aed, "int8")
+    AttentionInternalLM(second).start(2)
+    for parameter in other.parameters():
+        parameter.mul_(1.5)
+    aed.load_state_dict(other.state_dict())
+    expected, _ = AttentionInternalLM(other).start(2)
+    torch.testing.assert_close(AttentionInternalLM(aed).start(2)[0], expected, rtol=1e-4, atol=1e-4)
+    assert float((AttentionInternalLM(second).start(2)[0] - expected).abs().max()) < 0.1

@@ -14,6 +14,7 @@ keeps its parameters under their names: its `state_dict` is that of the module i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, get_args
 
@@ -31,6 +32,7 @@ __all__ = [
     "is_packed",
     "pack",
     "packed_product",
+    "twin",
 ]
 
 Format = Literal["float32", "bfloat16", "int8"]
@@ -67,6 +69,21 @@ def pack(module: Network, format: Format = "float32", linear: Format | None = No
         return _replacement(module, format, linear)  # type: ignore[return-value]
     _pack_children(module, format, linear)
     return module
+
+
+def twin(module: Network, format: Format = "int8", linear: Format | None = None) -> Network:
+    """A second module on the same parameters, packed in a format of its own; `module` stays as it is.
+
+    For an internal LM beside its packed host: in `internal_lm(twin(aed, "int8"))` the rounding is that of one component
+    whose weight is small, the products take a third of float32's time, and what the labels bring to the first layer
+    is taken from the host, which has just computed it.
+    """
+    shared: dict[int, Any] = {id(p): p for p in module.parameters()}
+    second = pack(copy.deepcopy(module, shared), format, linear)
+    for host, guest in zip(module.modules(), second.modules(), strict=True):
+        if isinstance(host, PackedLSTMStack) and isinstance(guest, PackedLSTMStack):
+            guest.read_labels_with(host)
+    return second
 
 
 def is_packed(module: nn.Module) -> bool:
@@ -120,6 +137,8 @@ class PackedLSTMStack(LSTMStack):
     gates; the 2 of the candidate's argument is packed into its weights.
     """
 
+    read: Product  # W_ih x of the first layer
+
     def __init__(self, stack: LSTMStack, format: Format) -> None:
         nn.Module.__init__(self)
         self.format: Format = format
@@ -145,7 +164,7 @@ class PackedLSTMStack(LSTMStack):
             if layer == 0 and carried is not None:  # W (x + carried) = W x + W carried
                 shared += _product_of_distinct(from_input, carried)
             gates = shared if siblings is None else shared.index_select(0, of)
-            gates += _product_of_distinct(from_input, x) if layer == 0 else from_input(x)
+            gates += self.read(x) if layer == 0 else from_input(x)
             gates.sigmoid_()
             enter, forget, candidate, leave = gates.split(H, 1)  # type: ignore[no-untyped-call]
             # c' = f c + i (2σ − 1),   h' = o tanh(c') = 2 o σ(2c') − o
@@ -154,9 +173,15 @@ class PackedLSTMStack(LSTMStack):
             new_h[:, layer], new_c[:, layer] = x, cell
         return x, (new_h, new_c)
 
+    def read_labels_with(self, other: PackedLSTMStack) -> None:
+        """Takes W_ih x of the first layer from another stack with the same parameters, until these change."""
+        other.read = self.read = _Remembering(other.read)
+
     def _pack(self) -> None:
         self.versions = self._versions()
         self.products = [self._layer(layer) for layer in range(self.layers)]
+        first = self.products[0][0]
+        self.read = lambda x: _product_of_distinct(first, x)
 
     def _layer(self, layer: int) -> tuple[Product, Product]:
         """x → W_ih x and h → W_hh h + b."""
@@ -179,6 +204,20 @@ class PackedLSTMStack(LSTMStack):
         _check_ready(self)
         self._pack()
         return self
+
+
+class _Remembering:
+    """A product that is computed once when two stacks ask for the same rows one after the other."""
+
+    def __init__(self, product: Product) -> None:
+        self.product = product
+        self.last: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        last = self.last
+        if last is None or not torch.equal(last[0], x):
+            last = self.last = x, self.product(x)
+        return last[1]
 
 
 def _product_of_distinct(product: Product, x: Tensor) -> Tensor:

@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, IlmeError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
+from ilme.packed import pack, twin
 from ilme.search.attention import AttentionOptions, AttentionSearch, best_pairs
 from ilme.testing import numbered_tokens
 from tests import oracle
@@ -176,6 +177,21 @@ def test_doing_both_decoder_steps_at_once_changes_nothing(acoustics):
     together = AttentionSearch(model, Fusion(None, internal, weights), options)(memory)
     apart = AttentionSearch(model, Fusion(None, Aloof(internal), weights), options)(memory)
     assert_same(together, apart)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_internal_lm_of_fewer_bits_finds_nearly_the_same(seed):
+    model = decoder(seed, units=9, dtype=torch.float32)
+    memory = model.encode(features(seed, 8, batch=2, dtype=torch.float32), torch.tensor([8, 5]))
+    weights, options = FusionWeights(0.0, 0.3), AttentionOptions(beam=6, max_length=9)
+    exact = AttentionSearch(model, Fusion(None, AttentionInternalLM(model), weights), options)(memory)
+    try:
+        rounded = AttentionInternalLM(twin(pack(model), "int8"))
+    except IlmeError as error:
+        pytest.skip(str(error))
+    found = AttentionSearch(model, Fusion(None, rounded, weights), options)(memory)
+    for ours, theirs in zip(found, exact, strict=True):
+        assert ours[0].score == pytest.approx(theirs[0].score, abs=0.05)
 
 
 def repeats_too_often(labels, most, span):
