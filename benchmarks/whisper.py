@@ -212,7 +212,7 @@ def chosen_systems(args: argparse.Namespace, lm: TokenScorer | None) -> dict[str
 
 def limit(args: argparse.Namespace, split: str) -> int:
     """How many utterances of a split are used."""
-    return args.limit if args.test_limit is None or split == args.splits[0] else args.test_limit
+    return int(args.limit if args.test_limit is None or split == args.splits[0] else args.test_limit)
 
 
 def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, SearchDecoder]:

@@ -8,7 +8,8 @@ Utterances are drawn at random, callers and agents alike. Those of --speech tune
 number of decodes under the same guards; those of --test, other calls, are decoded once with each. Without --test the
 calls of one half of --speech tune, and those of the other half are decoded once. Utterances that were cut out of their
 call at the wrong time (`well_timed`) tune nothing, and are counted apart. The text is the transcripts of other calls.
-Errors are counted after Whisper's own normaliser.
+Errors are counted after Whisper's own normaliser. With --only several processes share the systems, each its own
+report, and --merge puts these together.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=1.0, help="exponent of the length normalisation; 0 tunes β")
     parser.add_argument("--certain-end", type=float, default=3.0)
     parser.add_argument("--ignore-punctuation", action="store_true", help="when repetitions are counted")
+    parser.add_argument("--only", nargs="+", default=[], help="systems of this process, such as BS 'SF, fold'")
+    parser.add_argument("--merge", type=Path, nargs="+", help="reports of such processes, with BS in the first")
     parser.add_argument("--weights", type=Path, help="report of an earlier run whose weights are taken: no tuning")
     parser.add_argument("--encoded", type=Path, help="file that keeps encoder outputs between runs")
     parser.add_argument("--work", type=Path, default=Path(), help="folder for the LMs")
@@ -101,11 +104,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model = load_attention_model(args.model, args.device)
-    if model.device.type == "cpu":
-        model.pack()
     report = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": machine()}
-    report |= Comparison(args, model).run()
+    if args.merge:
+        report |= merged(args)
+    else:
+        model = load_attention_model(args.model, args.device)
+        if model.device.type == "cpu":
+            model.pack()
+        report |= Comparison(args, model).run()
     print(json.dumps(report, indent=1, ensure_ascii=False))
     if args.json:
         args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -162,6 +168,51 @@ class AfterBS:
         return finite(complete(self.lists, **filled))
 
 
+class Errors:
+    """Word errors of every system on the utterances that are decoded once, from its texts."""
+
+    def __init__(self, utterances: Sequence[Utterance], timed: set[str]) -> None:
+        self.utterances = utterances
+        self.timed = [u for u in utterances if u.id in timed]
+        self.well_timed: dict[str, Measurement] = {}
+        self.everything: dict[str, Measurement] = {}
+
+    def row(self, name: str, texts: dict[str, str]) -> dict[str, Any]:
+        """Of the well-timed ones, and of all; compared with BS and SF where these are known already."""
+        self.well_timed[name] = measured(texts, self.timed)
+        self.everything[name] = measured(texts, self.utterances)
+        return measured_row(self.well_timed, name) | {"with mistimed ones": measured_row(self.everything, name)}
+
+
+def measured(texts: dict[str, str], utterances: Sequence[Utterance]) -> Measurement:
+    return measure(
+        {u.id: u.text for u in utterances},
+        {u.id: texts[u.id] for u in utterances},
+        speakers={u.id: u.speaker for u in utterances},
+        normaliser_name="whisper",
+    )
+
+
+def merged(args: argparse.Namespace) -> dict[str, Any]:
+    """One report of several, errors counted again so that every system is compared with BS and with its own SF."""
+    parts = [json.loads(file.read_text(encoding="utf-8")) for file in args.merge]
+    _, utterances = tune_and_compare(args)
+    timed = {u.id for u in utterances if well_timed(u)}
+    found = {name: row for part in parts for name, row in part["systems"].items()}
+    rows: dict[str, dict[str, Any]] = {}
+    whole = Errors(utterances, timed)
+    for style in args.styles:
+        errors = Errors(utterances, timed)
+        for name in ["BS", *(n for n in found if n.endswith(f", {style}"))]:
+            # `measured_row` compares with what is called SF: that of the same style
+            row = errors.row("SF" if name.startswith("SF") else name, found[name]["texts"])
+            rows[name] = found[name] | row
+            whole.row(name, found[name]["texts"])
+    kept = {key: parts[0][key] for key in ("search", "utterances")}
+    texts = {style: about for part in parts for style, about in part["text"].items()}
+    return kept | {"text": texts, "systems": rows, "examples": changed(whole.well_timed, 20)}
+
+
 class Comparison:
     """Every system tuned on one half and decoded once on the other."""
 
@@ -180,8 +231,7 @@ class Comparison:
             certain_end=args.certain_end,
             repeat_ignores=punctuation(model.tokenizer) if args.ignore_punctuation else (),
         )
-        self.results: dict[str, Measurement] = {}
-        self.everything: dict[str, Measurement] = {}
+        self.errors = Errors(self.sets["compare"], self.timed)
         self.rows: dict[str, dict[str, Any]] = {}
         self.first: dict[str, NBest] = {}
 
@@ -211,7 +261,7 @@ class Comparison:
             "utterances": self.drawn
             | {f"{k}, well timed": sum(u.id in self.timed for u in v) for k, v in self.sets.items()},
             "systems": self.rows,
-            "examples": changed(self.results, 20),
+            "examples": changed(self.errors.well_timed, 20) if "BS" in self.rows else [],
         }
 
     def decoder(self, split: str, lm: TokenScorer | None, internal: TokenScorer | None) -> SearchDecoder:
@@ -219,31 +269,20 @@ class Comparison:
         return SearchDecoder(recogniser, self.sets[split], options=DecodingOptions(batch_seconds=120, cache="none"))
 
     def system(self, name: str, method: Any, lm: TokenScorer | None, internal: TokenScorer | None) -> None:
+        if self.args.only and name not in self.args.only:
+            return
         began = time.process_time()
         found = None if name in self.given else self.tuned(method, lm, internal)
         weights = self.given[name] if found is None else found.weights
         used = (lm if weights.lm else None, internal if weights.subtracted else None)
         lists = self.decoder("compare", *used).decode(weights, self.args.beam)
-        self.results[name] = self.measured(lists, [u for u in self.sets["compare"] if u.id in self.timed])
-        self.everything[name] = self.measured(lists, self.sets["compare"])
-        self.rows[name] = measured_row(self.results, name) | {
-            "weights": asdict(weights),
-            "with mistimed ones": measured_row(self.everything, name),
-            "texts": {i: nbest[0].text for i, nbest in lists.items()},
-        }
+        texts = {i: nbest[0].text for i, nbest in lists.items()}
+        self.rows[name] = self.errors.row(name, texts) | {"weights": asdict(weights), "texts": texts}
         if found is not None:
             self.rows[name] |= {"tune WER": round(found.dev.rate, 3), "tune decodes": list(map(step_row, found.steps))}
         self.rows[name]["CPU seconds"] = round(time.process_time() - began, 1)
         shown = {key: value for key, value in self.rows[name].items() if key != "texts"}
         print(name, json.dumps(shown, ensure_ascii=False), file=sys.stderr, flush=True)
-
-    def measured(self, lists: dict[str, NBest], utterances: Sequence[Utterance]) -> Measurement:
-        return measure(
-            {u.id: u.text for u in utterances},
-            {u.id: lists[u.id][0].text for u in utterances},
-            speakers={u.id: u.speaker for u in utterances},
-            normaliser_name="whisper",
-        )
 
     def tuned(self, method: Any, lm: TokenScorer | None, internal: TokenScorer | None) -> TuningResult:
         # β acts where the score is not divided by the length; it is tuned for every method, BS included, or for none
