@@ -10,7 +10,9 @@ by any system is scored again exactly, in float32, so that a faster search canno
 
 The methods take turns: no LM, SF, ILME on one utterance (or batch), then on the next, then all of it again, so that
 what else the machine does falls on all of them alike. A row's cost is the mean over utterances of the least CPU time;
-ILME's excess over SF is the median over all pairs.
+ILME's excess over SF is the median over all pairs. ILME also looks at other hypotheses than SF, which may have more
+parents or fewer: for the AED the excess is measured a second time with a subtracted weight so small that all the work
+is done and SF's hypotheses are found.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from timing import commit, fastest, forget_peak, machine, own_cpu_seconds, peak_
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.packed import pack
+from ilme.packed import pack, twin
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 
@@ -41,12 +43,16 @@ HERE = Path(__file__).resolve().parent
 LM_WEIGHT, SUBTRACTED_WEIGHT = 0.3, 0.12  # λ_T, and λ_I = 0.4 λ_T: the paper's ratios are 0.38–0.77
 BLANK_GATE = 0.05
 BEAM = 25
+ROUNDING = 1e-4  # nats by which two float32 scores of one sequence may differ
 MIXED, MIXED_BEAM = "int8, linear layers float32", 32  # the AED in int8 that loses nothing to a float32 search of 25
 METHODS = {
     "no LM": FusionWeights(),
     "SF": FusionWeights(lm=LM_WEIGHT),
     "ILME": FusionWeights(lm=LM_WEIGHT, subtracted=SUBTRACTED_WEIGHT),
 }
+EQUAL = "ILME at SF's hypotheses"
+WEIGHTS = {**METHODS, EQUAL: FusionWeights(lm=LM_WEIGHT, subtracted=1e-9)}
+ROUNDED = "ilme, internal LM int8"  # a float32 search whose internal LM is an int8 twin
 PEERS = {  # script: (option, task, methods)
     "torchaudio_rnnt": ("torchaudio", "RNN-T", ("no LM",)),
     "espnet_rnnt": ("espnet", "RNN-T", ("no LM", "SF")),
@@ -70,8 +76,9 @@ class Row:
     exact: list[float] = field(default_factory=list)
     gap: list[float] = field(default_factory=list)
     peer_ratio: float | None = None
-    peer_gap: float | None = None
+    peer_gap: float | None = None  # the most by which any peer's exact score beats ours on any utterance, in nats
     over_sf: float | None = None  # cost over that of SF: median over pairs of decodes that followed each other
+    over_sf_at_its_hypotheses: float | None = None
     pairs: int = 0
 
     @property
@@ -80,6 +87,8 @@ class Row:
 
     def said(self) -> str:
         more = f", {self.over_sf:+.1%} over SF" if self.over_sf is not None else ""
+        if self.over_sf_at_its_hypotheses is not None:
+            more += f" ({self.over_sf_at_its_hypotheses:+.1%} at SF's hypotheses)"
         where = f"{self.task} {self.method} {self.format} beam {self.beam} batch {self.batch} {self.system}"
         return f"  {where}: {self.cpu_seconds_per_utterance:.3f} s{more}"
 
@@ -97,14 +106,16 @@ class Bench:
         if format == MIXED:
             pack(self.work.aed, "int8", linear="float32")
 
-    def fusion(self, task: str, method: str) -> Fusion:
-        weights = METHODS[method]
-        internal = TransducerInternalLM(self.work.rnnt) if task == "RNN-T" else AttentionInternalLM(self.work.aed)
-        return Fusion(self.work.lm, internal, weights)
+    def fusion(self, task: str, method: str, system: str = "ilme") -> Fusion:
+        if task == "RNN-T":
+            internal = TransducerInternalLM(self.work.rnnt)
+        else:
+            internal = AttentionInternalLM(twin(self.work.aed, "int8") if system == ROUNDED else self.work.aed)
+        return Fusion(self.work.lm, internal, WEIGHTS[method])
 
-    def search(self, task: str, method: str, beam: int, gate: float = 0.0):
+    def search(self, task: str, method: str, beam: int, gate: float = 0.0, system: str = "ilme"):
         """A function of (utterances, frames, the first utterance) that decodes them."""
-        fusion, work = self.fusion(task, method), self.work
+        fusion, work = self.fusion(task, method, system), self.work
         if task == "RNN-T":
             transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(beam=beam, blank_gate=gate))
             return lambda B, T, first=0: transducer(work.acoustics[first : first + B, :T], torch.full((B,), T))
@@ -129,31 +140,37 @@ class Bench:
 
     @torch.no_grad()
     def in_turns(self, task: str, format: str, batch: int, beam: int = BEAM, gate: float = 0.0) -> list[Row]:
-        """One row per method over all utterances, `batch` at a time; the methods take turns."""
+        """One row per system and method over all utterances, `batch` at a time; they take turns."""
         self.pack(format)
-        runs = {method: self.search(task, method, beam, gate) for method in METHODS}
+        name = f"ilme, blank gate {gate}" if gate else "ilme"
+        turns = [(name, method) for method in METHODS]
+        if task == "AED":
+            turns += [(name, EQUAL)]
+            turns += [(ROUNDED, "ILME"), (ROUNDED, EQUAL)] if format == "float32" else []
+        runs = {turn: self.search(task, turn[1], beam, gate, turn[0]) for turn in turns}
         firsts = range(0, workload.UTTERANCES, batch)
-        seconds = {method: [[] for _ in firsts] for method in METHODS}
-        labels: dict[str, list[list[int]]] = {}
+        seconds = {turn: [[] for _ in firsts] for turn in turns}
+        labels: dict[tuple[str, str], list[list[int]]] = {}
         rounds = self.repeats if batch == 1 or gate or format == MIXED else max(self.repeats, 5)
         for _ in range(rounds):
-            found = {method: [] for method in METHODS}
+            found = {turn: [] for turn in turns}
             for piece, first in enumerate(firsts):
-                for method, run in runs.items():
+                for turn, run in runs.items():
                     before = own_cpu_seconds()
                     lists = run(batch, workload.T, first)
-                    seconds[method][piece].append((own_cpu_seconds() - before) / batch)
-                    found[method] += [list(nbest[0].tokens) for nbest in lists]
+                    seconds[turn][piece].append((own_cpu_seconds() - before) / batch)
+                    found[turn] += [list(nbest[0].tokens) for nbest in lists]
             labels = found
-        name = f"ilme, blank gate {gate}" if gate else "ilme"
         rows = []
-        for method in METHODS:
-            cost = statistics.mean(min(piece) for piece in seconds[method])
-            row = Row(name, task, method, format, beam, batch, workload.T, cost, labels[method])
+        for system, method in turns:
+            if method == EQUAL:
+                continue
+            cost = statistics.mean(min(piece) for piece in seconds[system, method])
+            row = Row(system, task, method, format, beam, batch, workload.T, cost, labels[system, method])
             if method == "ILME":
-                sf, own = (itertools.chain.from_iterable(seconds[m]) for m in ("SF", "ILME"))
-                excess = [ours / theirs - 1 for theirs, ours in zip(sf, own, strict=True)]
-                row.over_sf, row.pairs = statistics.median(excess), len(excess)
+                row.over_sf, row.pairs = excess(seconds[name, "SF"], seconds[system, method])
+                if (system, EQUAL) in seconds:
+                    row.over_sf_at_its_hypotheses, _ = excess(seconds[name, "SF"], seconds[system, EQUAL])
             rows.append(row)
             print(row.said(), flush=True)
         return rows
@@ -190,20 +207,36 @@ class Bench:
         for row in whole:
             row.gap = [best[row.task, row.method, u] - score for u, score in enumerate(row.exact)]
         for row in whole:
-            rival = fastest_peer(row, whole) if row.is_ours else None
-            if rival is not None:
-                row.peer_ratio = rival.cpu_seconds_per_utterance / row.cpu_seconds_per_utterance
-                if row.method == rival.method:
-                    row.peer_gap = max(theirs - own for own, theirs in zip(row.exact, rival.exact, strict=False))
+            rivals = peers_of(row, whole) if row.is_ours else []
+            if rivals:
+                beside = [p for p in rivals if p.batch == row.batch] or rivals
+                row.peer_ratio = min(p.cpu_seconds_per_utterance for p in beside) / row.cpu_seconds_per_utterance
+                if row.method == rivals[0].method:
+                    pairs = [pair for p in rivals for pair in zip(row.exact, p.exact, strict=False)]
+                    row.peer_gap = max(theirs - own for own, theirs in pairs)
 
 
-def fastest_peer(row: Row, rows: list[Row]) -> Row | None:
-    """The fastest peer at the same task, method and beam; at the same batch, if one was measured there."""
+def excess(sf: list[list[float]], own: list[list[float]]) -> tuple[float, int]:
+    """The median of own / SF − 1 over decodes of the same utterances that followed each other, and their number."""
+    pairs = zip(itertools.chain.from_iterable(sf), itertools.chain.from_iterable(own), strict=True)
+    ratios = [ours / theirs - 1 for theirs, ours in pairs]
+    return statistics.median(ratios), len(ratios)
+
+
+def peers_of(row: Row, rows: list[Row]) -> list[Row]:
+    """The peers at the same task, method and beam."""
     beam = BEAM if row.format == MIXED else row.beam
     method = "SF" if row.method == "ILME" else row.method  # no peer subtracts an internal LM
-    peers = [p for p in rows if not p.is_ours and (p.task, p.beam, p.method) == (row.task, beam, method)]
-    peers = [p for p in peers if p.batch == row.batch] or peers
-    return min(peers, key=lambda p: p.cpu_seconds_per_utterance, default=None)
+    return [p for p in rows if not p.is_ours and (p.task, p.beam, p.method) == (row.task, beam, method)]
+
+
+def worse_than_a_peer(rows: list[Row]) -> list[str]:
+    """The rows whose hypothesis a peer beats on some utterance, and by how much."""
+    return [
+        f"{r.task} {r.method} {r.format} beam {r.beam} batch {r.batch} {r.system}: {r.peer_gap:.4f} nats"
+        for r in rows
+        if r.peer_gap is not None and r.peer_gap > ROUNDING
+    ]
 
 
 def measure_methods(bench: Bench, task: str, quick: bool) -> list[Row]:
@@ -328,12 +361,13 @@ def _cuda_seconds(work: workload.Workload, task: str, fusion: Fusion, batch: int
 
 def table(rows: list[Row]) -> str:
     head = f"{'task':6} {'method':6} {'format':8} {'beam':>4} {'batch':>5} {'frames':>6} {'CPU s/utt':>9} "
-    lines = [head + f"{'× peer':>7} {'mean gap':>9}  system"]
+    lines = [head + f"{'× peer':>7} {'mean gap':>9} {'to peer':>8}  system"]
     for r in sorted(rows, key=lambda r: (r.task, r.method, r.frames, r.beam, r.batch, r.cpu_seconds_per_utterance)):
         ratio = f"{r.peer_ratio:7.2f}" if r.peer_ratio else f"{'':7}"
         gap = f"{sum(r.gap) / len(r.gap):9.4f}" if r.gap else f"{'':9}"
         cost = f"{r.beam:4} {r.batch:5} {r.frames:6} {r.cpu_seconds_per_utterance:9.3f}"
-        lines.append(f"{r.task:6} {r.method:6} {r.format:8} {cost} {ratio} {gap}  {r.system}")
+        behind = f"{r.peer_gap:+8.4f}" if r.peer_gap is not None else f"{'':8}"
+        lines.append(f"{r.task:6} {r.method:6} {r.format:8} {cost} {ratio} {gap} {behind}  {r.system}")
     return "\n".join(lines)
 
 
@@ -398,8 +432,10 @@ def main() -> None:
             report["rows"] = [{k: v for k, v in asdict(row).items() if k not in kept} for row in rows]
             report["skipped_peers"] = skipped
             report["memory"] = [] if options.quick or options.only else measure_memory(path)
+            report["worse_than_a_peer"] = worse_than_a_peer(rows)
         print(table(rows))
         print("memory:", report["memory"], "\nskipped:", skipped or "none")
+        print("worse than a peer:", *(report["worse_than_a_peer"] or ["none"]), sep="\n  ")
     output = options.output or HERE / "results" / f"search-{options.device}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(report, indent=1) + "\n")

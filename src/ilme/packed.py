@@ -175,7 +175,9 @@ class PackedLSTMStack(LSTMStack):
 
     def read_labels_with(self, other: PackedLSTMStack) -> None:
         """Takes W_ih x of the first layer from another stack with the same parameters, until these change."""
-        other.read = self.read = _Remembering(other.read)
+        if not isinstance(other.read, _Remembering):
+            other.read = _Remembering(other.read)
+        self.read = other.read
 
     def _pack(self) -> None:
         self.versions = self._versions()
