@@ -151,7 +151,7 @@ class Bench:
         firsts = range(0, workload.UTTERANCES, batch)
         seconds = {turn: [[] for _ in firsts] for turn in turns}
         labels: dict[tuple[str, str], list[list[int]]] = {}
-        rounds = self.repeats if batch == 1 or gate or format == MIXED else max(self.repeats, 5)
+        rounds = self.repeats if batch == 1 or gate or format == MIXED else max(self.repeats, 3)
         for _ in range(rounds):
             found = {turn: [] for turn in turns}
             for piece, first in enumerate(firsts):
@@ -239,11 +239,11 @@ def worse_than_a_peer(rows: list[Row]) -> list[str]:
     ]
 
 
-def measure_methods(bench: Bench, task: str, quick: bool) -> list[Row]:
-    """Every method in every format, at beam 25."""
+def measure_methods(bench: Bench, task: str, formats: list[str], batches: list[int]) -> list[Row]:
+    """Every method in these formats and batch sizes, at beam 25."""
     rows = []
-    for format in ("float32", "int8"):
-        for batch in (1,) if quick else (1, 4):
+    for format in formats:
+        for batch in batches:
             rows += bench.in_turns(task, format, batch)
             if task == "RNN-T":
                 rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
@@ -380,7 +380,7 @@ def measure_parts(options: argparse.Namespace, bench: Bench, path: Path) -> tupl
     skipped: list[str] = []
     for part, task in (("rnnt", "RNN-T"), ("aed", "AED")):
         if options.only in (None, part):
-            rows += measure_methods(bench, task, options.quick)
+            rows += measure_methods(bench, task, options.formats, [1] if options.quick else options.batches)
     if options.only == "rest" or not (options.only or options.quick):
         rows += measure_rest(bench)
     if options.only in (None, "peers"):
@@ -398,6 +398,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peer-repeats", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="batch 1 and beam 25 only")
     parser.add_argument("--only", choices=("rnnt", "aed", "rest", "peers"), help="measure one part, to be merged")
+    parser.add_argument("--formats", nargs="+", default=["float32", "int8"], help="of the parts rnnt and aed")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 4], help="of the parts rnnt and aed")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="put parts of one machine together")
     parser.add_argument("--commit", help="what is measured, where the folder is no git checkout")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")
@@ -411,11 +413,8 @@ def main() -> None:
     if options.probe_memory:
         path, frames, beam = options.probe_memory.split(",")
         return probe_memory(Path(path), int(frames), int(beam))
-    report: dict[str, object] = {
-        "machine": machine(),
-        "commit": options.commit or commit(),
-        "command": " ".join(sys.argv),
-    }
+    about = {"commit": options.commit or commit(), "command": " ".join(sys.argv)}
+    report: dict[str, object] = {"machine": machine(), **about}
     work = workload.build()
     if options.device == "cuda":
         report["machine"] = {**machine(), "gpu": torch.cuda.get_device_name()}
@@ -430,6 +429,8 @@ def main() -> None:
                 bench.judge(rows)
             kept = () if options.only else ("labels",)
             report["rows"] = [{k: v for k, v in asdict(row).items() if k not in kept} for row in rows]
+            for row, written in zip(rows, report["rows"], strict=True) if not options.only else ():
+                written["mean_gap"] = statistics.mean(row.gap) if row.gap else None
             report["skipped_peers"] = skipped
             report["memory"] = [] if options.quick or options.only else measure_memory(path)
             report["worse_than_a_peer"] = worse_than_a_peer(rows)
