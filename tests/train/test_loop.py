@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,66 @@ def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     progress = trainer.run()
     assert (progress.step, progress.best, progress.best_step) == (8, 2.0, 4)
     assert [p.name for p in trainer.snapshots.all()] == ["step-00000008"]
+
+
+def test_a_held_out_loss_that_is_not_finite_is_never_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(tmp_path, steps=50, evaluate_every=2, save_every=50, patience=2, tensorboard=True)
+    losses = iter([math.nan, 3.0, math.inf, math.nan, 1.0])
+    trainer._held_out_loss = lambda: next(losses)  # type: ignore[method-assign]
+    exported: list[int] = []
+    trainer.export = lambda model: exported.append(trainer.progress.step)
+    progress = trainer.run()
+    assert (progress.step, progress.best, progress.best_step) == (8, 3.0, 4) and exported == [4]
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "held_out_loss" in row]
+    assert [row["held_out_loss"] for row in rows] == ["nan", 3.0, "inf", "nan"]
+    assert [row.get("best") for row in rows] == [None, 3.0, 3.0, 3.0]
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()  # which JSON does not have
+    told = capsys.readouterr().err
+    assert "step 2: held-out loss nan, which is not finite: it counts as no improvement" in told
+    assert "stopped early at step 8: no held-out loss was better than that of step 4" in told
+    assert (tmp_path / "curves.png").is_file()
+
+
+def test_without_a_finite_held_out_loss_the_last_weights_are_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(tmp_path, steps=50, evaluate_every=2, save_every=50, patience=3)
+    trainer._held_out_loss = lambda: math.nan  # type: ignore[method-assign]
+    progress = trainer.run()
+    assert (progress.step, progress.best, progress.since_best) == (6, None, 3)
+    model = load_model(tmp_path, "rnnt").model
+    assert torch.equal(model.output.weight, trainer.objective.model.output.weight)
+    told = capsys.readouterr().err
+    assert "no held-out loss was finite: the model is that of step 6, and nothing measured it" in told
+    assert "stopped early at step 6: no held-out loss was finite" in told
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_weights_that_are_not_finite_are_neither_saved_nor_exported(tmp_path: Path, average: float) -> None:
+    trainer = make_trainer(tmp_path, steps=50, evaluate_every=4, save_every=4, average=average)
+    plain = trainer._step
+
+    def diverging(batches: Any) -> Any:
+        done = plain(batches)
+        if trainer.progress.step == 6:
+            trainer.objective.model.output.weight.data[0, 0] = torch.inf
+            if trainer.average is not None:
+                trainer.average.update()
+        return done
+
+    trainer._step = diverging  # type: ignore[method-assign]
+    with pytest.raises(
+        TrainingStoppedError,
+        match=r"after step 8 the weights are not finite \(1 of the .* numbers of output\.weight\).*"
+        r"the model is that of step 4, .*step-00000004",
+    ):
+        trainer.run()
+    assert [p.name for p in trainer.snapshots.all()] == ["step-00000004"]
+    assert all(value.isfinite().all() for value in load_model(tmp_path, "rnnt").model.state_dict().values())
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["held_out_loss"] for row in rows if row["step"] == 8 and "held_out_loss" in row] == ["nan"]
 
 
 def test_stops_when_its_time_is_up_and_goes_on_later(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ilme.checkpoint import read_tensors, write_tensors
 from ilme.errors import BadInputError, CheckpointError
 from ilme.train.journal import read_metrics
 
@@ -163,3 +166,28 @@ def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         make_trainer(tmp_path, steps=9).run(resume=True)
     state = json.loads((file.parent / "state.json").read_text())
     assert state["progress"]["step"] == 7 and state["progress"]["seed"] == 0
+
+
+@pytest.mark.parametrize("part", ["weights", "average"])
+def test_a_checkpoint_whose_weights_are_not_finite_is_refused(tmp_path: Path, part: str) -> None:
+    make_trainer(tmp_path, steps=7, save_every=4, average=0.9).run()
+    first, last = (tmp_path / "checkpoints" / f"step-{step:08d}" for step in (4, 7))
+    for path, way_out in ((last, "remove it to resume from step-00000004"), (first, "start again in another folder")):
+        file = path / f"{part}.safetensors"
+        tensors = {name: value.clone() for name, value in read_tensors(file)[0].items()}
+        tensors["output.bias"][2:4] = torch.nan
+        write_tensors(file, tensors, {})
+        told = rf"{path.name} cannot be resumed: in its {part} 2 of the 12 numbers of output\.bias .*{way_out}"
+        with pytest.raises(CheckpointError, match=told):
+            make_trainer(tmp_path, steps=9, average=0.9).run(resume=True)
+        shutil.rmtree(path)
+
+
+def test_a_best_that_was_not_finite_is_forgotten(tmp_path: Path) -> None:
+    make_trainer(tmp_path, steps=7).run()
+    file = tmp_path / "checkpoints" / "step-00000007" / "state.json"
+    state = json.loads(file.read_text())
+    state["progress"].update(best=math.nan, best_step=2, since_best=3)
+    file.write_text(json.dumps(state))
+    progress = make_trainer(tmp_path, steps=10, patience=9).run(resume=True)
+    assert progress.best is not None and math.isfinite(progress.best) and progress.best_step == 10

@@ -2,7 +2,8 @@
 
 Each line of metrics.jsonl is one JSON object with "step" and "hours" (hours of audio seen) and one of
     {"loss", "rate", "gradient", "epoch", "seconds", "hours_per_second"}   training, per unit (label or end)
-    {"held_out_loss", "best"}                                              an evaluation
+    {"held_out_loss", "best"}                                              an evaluation; a loss that is not finite
+                                                                           is the text "nan" or "inf", never the best
     {"ilm_ppl", "source_lm_ppl"}                                           internal-LM perplexity, per token
     {"skipped"}                                                            ids of a batch that gave no finite
     step

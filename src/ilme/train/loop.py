@@ -28,7 +28,7 @@ from ilme.train.journal import Journal, draw_curves
 from ilme.train.objectives import Objective, recompute_encoder
 from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate
 from ilme.train.options import LoopOptions, OptimiserOptions
-from ilme.train.snapshots import Progress, Snapshots, optimiser_tensors, restore_optimiser
+from ilme.train.snapshots import Progress, Snapshots, not_finite, optimiser_tensors, restore_optimiser
 from ilme.train.sources import BatchSource, endless
 
 __all__ = ["Trainer", "TrainingStoppedError", "make_fabric"]
@@ -209,11 +209,14 @@ class Trainer:
         if reason == "time is up" and not due:
             self._evaluate(journal)  # after the checkpoint, which is then that of a run without the time limit
         if (last or stop) and progress.best is None:
+            if progress.since_best:
+                journal.say(f"no held-out loss was finite: the model is that of step {step}, and nothing measured it")
             self._export(journal)
         if (last or stop) and self._export_failure is not None:
             raise self._export_failure
         if early:
-            journal.say(f"stopped early at step {step}: nothing was better than step {progress.best_step}")
+            lacked = "finite" if progress.best is None else f"better than that of step {progress.best_step}"
+            journal.say(f"stopped early at step {step}: no held-out loss was {lacked}")
         elif reason is not None and not last:
             journal.say(f"{reason}: saved at step {step}; add --resume to go on")
         return stop
@@ -304,19 +307,22 @@ class Trainer:
             self.average.swap()
 
     def _evaluate(self, journal: Journal) -> bool:
-        """Held-out loss per unit; exports a new best; whether to stop early."""
+        """Held-out loss per unit; exports a new best, which is always finite; whether to stop early."""
         if self.held_out is None:
             return False
         progress = self.progress
         loss = self._with_average(self._held_out_loss)
-        better = progress.best is None or loss < progress.best
+        finite = math.isfinite(loss)
+        better = finite and (progress.best is None or loss < progress.best)
         if better:
             progress.best, progress.best_step, progress.since_best = loss, progress.step, 0
             self._export(journal)
         else:
             progress.since_best += 1
-        journal.write(progress.step, progress.hours, {"held_out_loss": loss, "best": progress.best})
-        journal.say(f"step {progress.step}: held-out loss {loss:.4f}{', the best so far' if better else ''}")
+        best = {} if progress.best is None else {"best": progress.best}
+        journal.write(progress.step, progress.hours, {"held_out_loss": loss if finite else str(loss), **best})
+        note = ", the best so far" if better else "" if finite else ", which is not finite: it counts as no improvement"
+        journal.say(f"step {progress.step}: held-out loss {loss:.4f}{note}")
         return self.loop.patience > 0 and progress.since_best >= self.loop.patience
 
     @torch.no_grad()
@@ -348,7 +354,20 @@ class Trainer:
                 journal.say(f"{error} Training goes on.")
         self.fabric.barrier()
 
+    def _check_weights(self) -> None:
+        """Stops a run whose weights are not finite, before it saves or exports them."""
+        progress = self.progress
+        found = not_finite(self.objective.model.state_dict()) or not_finite(self.average.values if self.average else {})
+        if found is None:
+            return
+        model = "no model was written" if progress.best is None else f"the model is that of step {progress.best_step}"
+        raise TrainingStoppedError(
+            f"after step {progress.step} the weights are not finite ({found}), so they are not saved; {model}, and the "
+            f"last checkpoint is {self.snapshots.newest() or 'none'}. Lower optimiser.rate and add --resume to go on"
+        )
+
     def _save(self, journal: Journal, must: bool) -> None:
+        self._check_weights()
         self.progress.sources = self._gather(self.source.state_dict())
         if self.fabric.is_global_zero:
             files = {

@@ -62,7 +62,8 @@ class LoopOptions:
         average: Decay of the moving average of the weights (EMA), such as 0.999; 0 keeps none. Where there is one, it
             is what is evaluated and saved as the model.
         evaluate_every: Steps between evaluations on held-out data.
-        patience: Evaluations without a new best after which training stops; 0 never stops early.
+        patience: Evaluations without a new best after which training stops; 0 never stops early. A held-out loss that
+            is not finite is never the best.
         save_every: Steps between checkpoints.
         keep: Checkpoints that are kept, besides the best.
         log_every: Steps between lines of the log.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -24,7 +25,7 @@ from ilme.checkpoint import read_tensors, write_tensors
 from ilme.errors import CheckpointError
 from ilme.files import write_atomically
 
-__all__ = ["Progress", "Snapshots", "optimiser_tensors", "restore_optimiser"]
+__all__ = ["Progress", "Snapshots", "not_finite", "optimiser_tensors", "restore_optimiser"]
 
 VERSION = 1
 
@@ -37,9 +38,9 @@ class Progress:
         step: Updates made, skipped ones included.
         hours: Hours of audio seen.
         seconds: Time spent in training, over all resumptions.
-        best: Lowest held-out loss so far; None before the first evaluation.
+        best: Lowest held-out loss so far; None before the first evaluation that gave a finite one.
         best_step: The step it was reached at.
-        since_best: Evaluations since then.
+        since_best: Evaluations since then, or since the start.
         bad_in_a_row: Steps skipped in a row.
         bad_total: Steps skipped in all.
         window: Sum of the losses since the last line of the log, and their number.
@@ -58,6 +59,10 @@ class Progress:
     window: tuple[float, int] = (0.0, 0)
     sources: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.best is not None and not math.isfinite(self.best):
+            self.best, self.best_step = None, 0
 
 
 class Snapshots:
@@ -137,7 +142,28 @@ class Snapshots:
                 raise CheckpointError(
                     f"{path / name} has {found:,} bytes, not {size:,}: remove {path} to resume from the one before"
                 )
-        return progress, {Path(name).stem: read_tensors(path / name)[0] for name in sizes}, state
+        files = {Path(name).stem: read_tensors(path / name)[0] for name in sizes}
+        self._check_finite(path, files)
+        return progress, files, state
+
+    def _check_finite(self, path: Path, files: dict[str, dict[str, Tensor]]) -> None:
+        for name in ("weights", "average"):
+            if (found := not_finite(files.get(name, {}))) is not None:
+                before = [p.name for p in self.all() if p < path]
+                way_out = f"remove it to resume from {before[-1]}" if before else "start again in another folder"
+                raise CheckpointError(
+                    f"{path} cannot be resumed: in its {name} {found} are not finite, so every step would be skipped; "
+                    f"{way_out}, with a lower optimiser.rate if training diverged"
+                )
+
+
+def not_finite(tensors: dict[str, Tensor]) -> str | None:
+    """Which of the tensors holds NaN or infinity, in words; None: none does."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            bad = int((~value.isfinite()).sum())
+            return f"{bad:,} of the {value.numel():,} numbers of {name}"
+    return None
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, names: dict[int, str]) -> dict[str, Tensor]:
