@@ -16,6 +16,7 @@ from ilme.errors import BadInputError
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.rescoring import sequence_scores
+from ilme.train.graphs import graphs_obstacle
 from ilme.train.journal import draw_curves, read_metrics
 from ilme.train.loop import Trainer, TrainingStoppedError
 from ilme.train.monitor import internal_lm_perplexity
@@ -210,6 +211,20 @@ def test_recomputing_the_encoder_changes_no_gradient() -> None:
             recompute_encoder(objective.model)
         grads.append(torch.autograd.grad(objective(x, sizes[0], y, sizes[1]), list(objective.parameters())))
     torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_graphs_that_cannot_be_recorded_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = make_trainer(tmp_path, steps=2, graphs=True, log_every=1)
+    if trainer.fabric.device.type == "cuda":
+        pytest.skip("on a CUDA device they are recorded")
+    assert trainer.run().step == 2
+    assert (
+        capsys.readouterr().err.count("loop.graphs has no effect: it needs a CUDA device, and this run is on cpu") == 1
+    )
+    make_trainer(tmp_path / "without", steps=1).run()
+    assert "loop.graphs" not in capsys.readouterr().err
+    assert graphs_obstacle("cuda", 1) is None
+    assert graphs_obstacle("cuda", 8) == "it needs one process, and this run has 8"
 
 
 def test_options_say_what_is_wrong() -> None:

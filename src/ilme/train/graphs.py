@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-__all__ = ["Body", "RecordedBody", "pad_batch", "rung"]
+__all__ = ["Body", "RecordedBody", "graphs_obstacle", "pad_batch", "rung"]
 
 ROWS, LABELS = 32, 8  # of which B and U are padded to multiples
 SHORTEST, STEP = 16, 1.25  # frames of the lowest rung of the ladder, and its steps
@@ -34,6 +34,13 @@ class Body(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         raise TypeError(f"{type(self).__name__} has no forward")
+
+
+def graphs_obstacle(device: str, processes: int) -> str | None:
+    """Why nothing can be recorded on this type of device with so many processes; None: it can."""
+    if device != "cuda":
+        return f"it needs a CUDA device, and this run is on {device}"
+    return f"it needs one process, and this run has {processes}" if processes > 1 else None
 
 
 def rung(T: int) -> int:

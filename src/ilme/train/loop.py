@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, IlmeError, MissingExtraError
 from ilme.train.alignment import align_lstms
+from ilme.train.graphs import graphs_obstacle
 from ilme.train.journal import Journal, draw_curves
 from ilme.train.objectives import Objective, recompute_encoder
 from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate
@@ -120,8 +121,9 @@ class Trainer:
             recompute_encoder(objective.model)
         if self.fabric.device.type == "cuda":
             align_lstms(objective.model)
-            if loop.graphs and self.fabric.world_size == 1:
-                objective.record()
+        self._no_graphs = graphs_obstacle(self.fabric.device.type, self.fabric.world_size)
+        if loop.graphs and self._no_graphs is None:
+            objective.record()
         made = make_optimiser(objective.model, optimiser)
         self.wrapped, self.optimiser = self.fabric.setup(objective, made)
         self._inner = getattr(self.optimiser, "optimizer", self.optimiser)
@@ -147,6 +149,8 @@ class Trainer:
         )
         try:
             with journal:
+                if self.loop.graphs and self._no_graphs is not None:
+                    journal.say(f"loop.graphs has no effect: {self._no_graphs}")
                 self._train(journal)
         finally:
             signal.signal(signal.SIGTERM, previous)

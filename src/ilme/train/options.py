@@ -74,7 +74,8 @@ class LoopOptions:
         minutes: Stop, with a checkpoint, after so much time; 0 runs on. `--resume` goes on from there.
         tensorboard: Also write event files, if the package is installed.
         graphs: Record encoder and decoder as CUDA graphs, one for each shape of batch: small networks train several
-            times faster. It needs one process, one batch per step, and memory for each shape.
+            times faster. It needs one process, one batch per step, and memory for each shape; on a CPU and
+            with several processes the run says that it is left out.
         seed: Of weights, order, dropout and noise.
     """
 
