@@ -357,21 +357,22 @@ def differing(results: dict[str, Measurement], name: str) -> list[tuple[Utteranc
 def examples(
     results: dict[str, Measurement], found: dict[str, dict[str, Any]], chosen: str | None, count: int = 10
 ) -> list[dict[str, Any]]:
-    """Sentences as written that the chosen system and BS recognise differently, drawn at random."""
+    """Sentences as written that the chosen system and BS recognise differently, drawn at random; SF's beside them."""
     best = chosen or next((name for name in results if name not in ("BS", "SF")), None)
     if best is None:
         return []
     different = differing(results, best)
     drawn = random.Random(0).sample(different, min(count, len(different)))
+    shown = [name for name in ("BS", "SF", best) if name in found]
+    errors = {name: {u.id: u.counts.errors for u in results[name].utterances} for name in shown}
     return [
         {
             "id": a.id,
             "reference": a.reference,
-            "BS": found["BS"]["texts"][a.id],
-            best: found[best]["texts"][a.id],
-            "errors": [a.counts.errors, b.counts.errors],
+            **{name: found[name]["texts"][a.id] for name in shown},
+            "errors": [errors[name][a.id] for name in shown],
         }
-        for a, b in drawn
+        for a, _ in drawn
     ]
 
 
