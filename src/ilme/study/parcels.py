@@ -30,7 +30,7 @@ _FILES = {"ngrams": (MARK, "source.safetensors")}  # patterns of what travels of
 
 
 def parcel_plan(study: Study) -> dict[str, list[str]]:
-    """Which stages travel together; only those that are done."""
+    """Which stages travel together, by the name of their parcel."""
     groups: dict[str, list[str]] = {}
     for name in study.stages:
         if name in ("text", "sets") or (name == "speech" and "sets" not in study.stages):
@@ -45,16 +45,22 @@ def parcel_plan(study: Study) -> dict[str, list[str]]:
             groups.setdefault(name.removeprefix("ilm-"), []).append(name)
         else:
             groups[name] = [name]
-    done = {group: [n for n in names if study.done(n)] for group, names in groups.items()}
-    return {group: names for group, names in done.items() if names}
+    return groups
 
 
 def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
-    """Writes the parcels of what is done; `only` names some of them."""
+    """Writes the parcels of what is done; `only` names some of them, and of those it says which are empty."""
+    plan = parcel_plan(study)
+    for group in only:
+        if group not in plan:
+            raise BadInputError(f"no parcel {group!r}; this study has {', '.join(plan)}")
     to.mkdir(parents=True, exist_ok=True)
     written = []
-    for group, names in parcel_plan(study).items():
-        if only and group not in only:
+    for group in [g for g in plan if g in only or not only]:
+        names = [n for n in plan[group] if study.done(n)]
+        if not names:
+            if only:
+                study.say(f"{group} is not packed: {', '.join(plan[group])} not done")
             continue
         path = to / f"{group}.tar"
         with tarfile.open(path, "w") as archive:

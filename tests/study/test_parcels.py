@@ -1,0 +1,46 @@
+"""Parcels: which files are written, and names that are none."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ilme.errors import BadInputError
+from ilme.study.parcels import pack
+from ilme.study.runner import Stage, Study
+
+
+def make_study(out: Path) -> Study:
+    """Five stages, of which those of `results` are not done."""
+
+    def work(study: Study) -> dict[str, Any]:
+        return {}
+
+    names = ("text", "lm-target", "rnnt", "ilm-rnnt", "tune-rnnt")
+    study = Study([Stage(name, work) for name in names], out)
+    study.run(until="ilm-rnnt")
+    return study
+
+
+def test_all_that_is_done_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = make_study(tmp_path / "study")
+    capsys.readouterr()
+    files = pack(study, tmp_path / "to")
+    assert [file.name for file in files] == ["lm-target.tar", "rnnt.tar"] and not capsys.readouterr().err
+    with tarfile.open(files[1]) as archive:
+        assert {"ilm-rnnt/done.json", "rnnt/done.json"} <= set(archive.getnames())
+
+
+def test_names_that_are_no_parcels_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = make_study(tmp_path / "study")
+    with pytest.raises(BadInputError, match="no parcel 'rnntt'; this study has lm-target, rnnt, results"):
+        pack(study, tmp_path / "to", ["lm-target", "rnntt"])
+    with pytest.raises(BadInputError, match="no parcel 'text'"):  # a stage that stays behind
+        pack(study, tmp_path / "to", ["text"])
+    assert not (tmp_path / "to").exists()
+    capsys.readouterr()
+    assert [file.name for file in pack(study, tmp_path / "to", ["results", "rnnt"])] == ["rnnt.tar"]
+    assert "results is not packed: tune-rnnt not done" in capsys.readouterr().err
