@@ -17,32 +17,16 @@ import importlib.util
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ilme.losses.lattice import forward_scores
-from ilme.losses.rnnt import rnnt_loss
+from ilme.losses.rnnt import Terms, rnnt_loss
 
 
-@dataclass
-class Inputs:
-    f: Tensor
-    g: Tensor
-    weight: Tensor
-    bias: Tensor
-    labels: Tensor
-    f_lengths: Tensor
-    label_lengths: Tensor
-
-    @property
-    def leaves(self) -> list[Tensor]:
-        return [self.f, self.g, self.weight, self.bias]
-
-
-def make_inputs(B: int, T: int, U: int, V: int, J: int, device: str, dtype: torch.dtype, peaked: bool) -> Inputs:
+def make_inputs(B: int, T: int, U: int, V: int, J: int, device: str, dtype: torch.dtype, peaked: bool) -> Terms:
     """Random terms, or (peaked) terms that spell the labels at even distances, as a trained model's do."""
     torch.manual_seed(0)
     labels = torch.randint(1, V, (B, U), device=device)
@@ -57,17 +41,20 @@ def make_inputs(B: int, T: int, U: int, V: int, J: int, device: str, dtype: torc
         g = 0.1 * g
     bias = torch.zeros(V, device=device)
     sizes = (torch.full((B,), T, device=device), torch.full((B,), U, device=device))
-    leaves = [x.to(dtype).requires_grad_() for x in (f, g)] + [x.requires_grad_() for x in (weight, bias)]
-    return Inputs(*leaves, labels, *sizes)
+    learned = [x.to(dtype).requires_grad_() for x in (f, g)] + [x.requires_grad_() for x in (weight, bias)]
+    return Terms(*learned, labels, *sizes)
 
 
-def tiled(x: Inputs, dtype: torch.dtype | None, skip_below: float | None, tile: int | None = None) -> Tensor:
-    return rnnt_loss(
-        *x.leaves, x.labels, x.f_lengths, x.label_lengths, dtype=dtype, skip_below=skip_below, tile_cells=tile
-    ).sum()
+def leaves(x: Terms) -> tuple[Tensor, ...]:
+    """f, g, weight and bias: those that have a gradient."""
+    return x[:4]
 
 
-def stored(x: Inputs, dtype: torch.dtype) -> Tensor:
+def tiled(x: Terms, dtype: torch.dtype | None, skip_below: float | None, tile: int | None = None) -> Tensor:
+    return rnnt_loss(*x, dtype=dtype, skip_below=skip_below, tile_cells=tile).sum()
+
+
+def stored(x: Terms, dtype: torch.dtype) -> Tensor:
     """torchaudio's loss on the logits of all cells in 16 bits."""
     from torchaudio.functional import rnnt_loss as peer
 
@@ -77,7 +64,7 @@ def stored(x: Inputs, dtype: torch.dtype) -> Tensor:
     return peer(logits, x.labels.int(), *sizes, blank=0, reduction="sum")
 
 
-def plain(x: Inputs) -> Tensor:
+def plain(x: Terms) -> Tensor:
     """Logits of all cells, log-softmax, and the lattice with autograd's own gradient (its posteriors)."""
     h = torch.tanh(x.f[:, :, None] + x.g[:, None])
     scores = torch.nn.functional.linear(h, x.weight, x.bias).log_softmax(-1)
@@ -87,7 +74,7 @@ def plain(x: Inputs) -> Tensor:
     return -_Lattice.apply(blank, label, x.f_lengths, x.label_lengths).sum()
 
 
-def fast_rnnt_full(x: Inputs) -> Tensor:
+def fast_rnnt_full(x: Terms) -> Tensor:
     """The full (unpruned) loss of fast_rnnt on the logits of all cells."""
     from fast_rnnt import rnnt_loss as peer
 
@@ -112,7 +99,7 @@ class _Lattice(torch.autograd.Function):
         return (*(a.float() * grad[:, None, None].float() for a in arcs), None, None)
 
 
-def products(x: Inputs, dtype: torch.dtype, cells: int, chunk: int) -> Callable[[], None]:
+def products(x: Terms, dtype: torch.dtype, cells: int, chunk: int) -> Callable[[], None]:
     """The three products that any loss of this network needs: W h, Wᵀ dz and dzᵀ h."""
     J, V = x.weight.shape[1], len(x.weight)
     h, z = (
@@ -168,10 +155,10 @@ def measure_cpu(step: Callable[[], object], repeats: int) -> tuple[float, float]
     return min(times), _resident("VmHWM") - before
 
 
-def gradient_step(loss: Callable[[], Tensor], x: Inputs) -> Callable[[], float]:
+def gradient_step(loss: Callable[[], Tensor], x: Terms) -> Callable[[], float]:
     def step() -> float:
         value = loss()
-        torch.autograd.grad(value, x.leaves)
+        torch.autograd.grad(value, leaves(x))
         return float(value.detach())
 
     return step
@@ -182,23 +169,21 @@ def check(device: str) -> list[dict[str, object]]:
     rows = []
     for peaked in (False, True):
         exact = make_inputs(3, 61, 13, 203, 96, device, torch.float64, peaked)
-        exact.weight, exact.bias = (w.detach().double().requires_grad_() for w in (exact.weight, exact.bias))
+        weight, bias = (w.detach().double().requires_grad_() for w in (exact.weight, exact.bias))
+        exact = exact._replace(weight=weight, bias=bias)
         exact.f_lengths[1], exact.label_lengths[1], exact.f_lengths[2], exact.label_lengths[2] = 40, 13, 61, 5
         wanted = tiled(exact, None, 0.0)
-        wanted_grads = torch.autograd.grad(wanted, exact.leaves)
+        wanted_grads = torch.autograd.grad(wanted, leaves(exact))
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             if dtype == torch.float16 and device == "cpu":
                 continue
-            ours = Inputs(
-                *(v.detach().float().requires_grad_() for v in exact.leaves),
-                exact.labels, exact.f_lengths, exact.label_lengths,
-            )  # fmt: skip
+            ours = Terms(*(v.detach().float().requires_grad_() for v in leaves(exact)), *exact[4:])
             loss = tiled(ours, dtype, None, tile=300)
-            grads = torch.autograd.grad(loss, ours.leaves)
+            grads = torch.autograd.grad(loss, leaves(ours))
             errors = {"loss": abs(float(loss.detach() / wanted.detach()) - 1)}
             for name, a, b in zip(("f", "g", "weight", "bias"), grads, wanted_grads, strict=True):
                 errors[name] = float((a.double() - b).norm() / b.norm())
-            again = torch.autograd.grad(tiled(ours, dtype, None, tile=300), ours.leaves)
+            again = torch.autograd.grad(tiled(ours, dtype, None, tile=300), leaves(ours))
             same = all(torch.equal(a, b) for a, b in zip(grads, again, strict=True))
             rows.append({"dtype": str(dtype), "peaked": peaked, "errors": errors, "two_runs_bit_equal": same})
     return rows

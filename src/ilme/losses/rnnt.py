@@ -26,7 +26,7 @@ from ilme.errors import BadInputError
 from ilme.losses import lattice
 from ilme.losses.device import kernels_run_on
 
-__all__ = ["Activation", "rnnt_loss"]
+__all__ = ["Activation", "Terms", "rnnt_loss"]
 
 Activation = Literal["tanh", "relu"]
 
