@@ -30,6 +30,13 @@ def _training_row(name: str, facts: Mapping[str, Any]) -> str:
     return f"| {' | '.join(map(str, cells))} | {made['device']} | {made['torch']} | {made['commit'][:7] or '–'} |"
 
 
+def _starts(config: Mapping[str, Any]) -> list[str]:
+    """A line for each network that did not start from fresh weights."""
+    found = [(name, config[name].get("starts_from")) for name in ("rnnt", "aed")]
+    lines = [f"`{name}` started from the weights of an earlier run: {model}." for name, model in found if model]
+    return [*lines, ""] if lines else []
+
+
 def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], counts: Counts) -> None:
     """Writes card.md from a study's description and the bundle's own measurements."""
     config, stages = about["config"], about["stages"]
@@ -70,6 +77,7 @@ def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str,
         "| --- | ---: | ---: | ---: | --- | --- | --- |",
         *(_training_row(name, stages[name]) for name in _NETWORKS),
         "",
+        *_starts(config),
         "## Results",
         "",
         f"WER (%) on the bundled utterances, beam {counts.beam}, weights chosen on the study's dev set.",

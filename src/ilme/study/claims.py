@@ -11,6 +11,7 @@ from ilme.evaluation.results import Results
 __all__ = ["Claim", "check_claims", "check_health"]
 
 HEALTHY = 15.0  # per cent
+RISE = 0.05  # of a perplexity, less is no rise
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _order(results: Mapping[str, Results], setting: str, model: str) -> list[Cla
                 Claim(
                     f"{model}, {setting}-domain: ILME makes fewer errors than {against}",
                     f"{_papers_gain(setting, model, against):.1f} % fewer",
-                    f"{gain:.1f} % fewer",
+                    f"{gain:.1f} % fewer" if gain >= 0 else f"{-gain:.1f} % more",
                     gain > 0,
                 )
             )
@@ -176,7 +177,7 @@ def _curves(curves: Mapping[str, Any]) -> list[Claim]:
                     "falls, then rises",
                     f"{points[0]:.1f} at first, {points[lowest]:.1f} at {curve['hours'][lowest]:.0f} h, "
                     f"{points[-1]:.1f} at the end ({curve['hours'][-1]:.0f} h)",
-                    0 < lowest < len(points) - 1,
+                    0 < lowest and points[-1] > (1 + RISE) * points[lowest],
                 )
             )
     if all(models.get(m, {}).get("source") for m in ("rnnt", "aed")):
