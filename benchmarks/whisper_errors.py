@@ -101,15 +101,19 @@ def system_row(measured: Measurement, plain: Measurement, text: LmText) -> dict[
     """Errors by kind, cut utterances, and utterances better or worse than BS's."""
     errors: Counter[str] = Counter()
     cut: dict[str, int] = {}
+    short = 0
     for u in measured.utterances:
         for place in places(align(u.reference, u.hypothesis)):
             kind = kind_of_place(place, text)
             errors[kind] += len(place)
+            if kind == "common" and all({e.reference, e.hypothesis} <= text.commonest for e in place):
+                short += len(place)
             if kind == "cut":
                 cut[u.id] = cut.get(u.id, 0) + sum(e.kind == "delete" for e in place)
     pairs = [(a.counts.errors, b.counts.errors) for a, b in zip(plain.utterances, measured.utterances, strict=True)]
     return {
         "errors": {kind: errors[kind] for kind in KINDS},
+        "common ones among the 150 commonest words": short,
         "all": sum(errors.values()),
         "cut utterances": cut,
         "utterances": {
@@ -161,15 +165,17 @@ class LmText:
         self.count: Counter[str] = Counter()
         self.capital: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
-        lines = commas = 0
+        lines = commas = said = 0
         for line in "".join(pieces[file.ids].tolist()).splitlines():
-            lines, commas = lines + 1, commas + line.endswith(",")
+            lines, commas, said = lines + 1, commas + line.endswith(","), said + line.endswith(" said,")
             for place, found in enumerate(WORD.findall(line)):
                 word = self.plain(found)
                 self.count[word] += 1
                 self.inside[word] += place > 0
                 self.capital[word] += place > 0 and found[0].isupper()
+        self.commonest = {"", *(word for word, _ in self.count.most_common(150))}
         self.summary = {"lines": lines, "words": self.count.total(), "lines that end in a comma": commas}
+        self.summary |= {"of them in said": said}
 
     def plain(self, word: str) -> str:
         word = word.lower().removesuffix("'s")
