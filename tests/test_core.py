@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -89,6 +90,40 @@ def test_every_command_resolves_and_explains_itself(capsys):
             cli.main([*name.split(), "--help"])
         assert stop.value.code == 0, name
         assert "usage:" in capsys.readouterr().out
+
+
+def _unread(code, **environment):
+    """Runs Python code whose output has no reader; its status and its errors."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", f"import sys, ilme.cli as cli\n{code}"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True, check=False)
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_output_that_nobody_reads_ends_a_command_quietly(environment):
+    for command in ("sys.exit(cli.main(['--help']))", "cli.run = lambda *_: print('x'); sys.exit(cli.main(['info']))"):
+        assert _unread(command, **environment) == (cli.READER_LEFT, "")
+    status, errors = _unread("cli.main(['info', '--help'])", **environment)
+    assert status in (0, cli.READER_LEFT) and not errors  # the parser itself may pass over it
+
+
+def test_real_errors_still_show_when_nobody_reads_the_output(monkeypatch):
+    told = "def run(*_): print('x'); raise {}\ncli.run = run; sys.exit(cli.main(['info']))"
+    status, errors = _unread(told.format("cli.IlmeError(42)"))
+    assert status == cli.READER_LEFT and errors == "ilme info: 42\n"
+    status, errors = _unread(told.format("OSError(43)"))
+    assert status not in (0, cli.READER_LEFT) and "OSError: 43" in errors
+
+    def broken(args):
+        raise BrokenPipeError("a worker's pipe")
+
+    monkeypatch.setattr(cli, "dispatch", broken)
+    with pytest.raises(BrokenPipeError, match="a worker's pipe"):
+        cli.main(["info"])
 
 
 def test_a_wrong_command_is_answered_with_the_right_one(capsys):

@@ -11,7 +11,9 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import re
+import select
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -64,11 +66,43 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
         "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
     },
 }
+READER_LEFT = 141  # what a shell says of a program that SIGPIPE ended
 COMMANDS = {name: command for commands in JOBS.values() for name, command in commands.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = list(sys.argv[1:] if argv is None else argv)
+    """Runs one command; one whose reader has left (`ilme … | head`) ends without a word."""
+    try:
+        try:
+            status = dispatch(list(sys.argv[1:] if argv is None else argv))
+        except SystemExit:  # the parser's, after --help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not leave_closed_output():
+            raise  # some other pipe
+        return READER_LEFT
+
+
+def leave_closed_output() -> bool:
+    """Whether nobody reads our output any more; what is still buffered then goes nowhere."""
+    closed = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            pipe = stream.fileno()
+        except (AttributeError, OSError):  # a stream without a file, such as a test's
+            continue
+        watch = select.poll()
+        watch.register(pipe, 0)
+        if any(event & select.POLLERR for _, event in watch.poll(0)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), pipe)
+            closed = True
+    return closed
+
+
+def dispatch(args: list[str]) -> int:
     name, rest = split_command(args)
     if name is None:
         return overview(args)
