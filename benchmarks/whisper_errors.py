@@ -197,7 +197,8 @@ def american() -> Mapping[str, str]:
         from whisper_normalizer.english import EnglishSpellingNormalizer
     except ImportError as error:
         raise MissingExtraError("whisper-normalizer", "whisper-metrics") from error
-    return EnglishSpellingNormalizer().mapping
+    spelling: Mapping[str, str] = EnglishSpellingNormalizer().mapping
+    return spelling
 
 
 @cache
