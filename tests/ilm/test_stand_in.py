@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 
 from ilme import models
 from ilme.adapters.contract import check_internal_lm
-from ilme.checkpoint import save_model
+from ilme.bundle.weights import from_int8, to_int8
+from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.cli import main
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
@@ -24,6 +26,7 @@ from ilme.nest import select
 from ilme.rescoring import sequence_scores
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
+from ilme.study.parcels import _half
 from ilme.testing import tiny
 
 KINDS = ["rnnt", "aed"]
@@ -144,6 +147,60 @@ def test_files(kind, tmp_path: Path):
     assert not is_stand_in(tmp_path / "model.safetensors") and not is_stand_in("internal")
     with pytest.raises(CheckpointError, match="ilme ilm learn"):
         load_stand_in(tmp_path / "model.safetensors", model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_for_one_training_of_the_model(kind, tmp_path: Path):
+    file = tmp_path / "learned.safetensors"
+    model, other = tiny(kind), tiny(kind, seed=1)
+    learned = StandIn(torch.ones(model.config.joint if kind == "rnnt" else model.embedding.embedding_dim), 0.5)
+    save_stand_in(file, learned, model)
+    with pytest.raises(CheckpointError, match=r"another training .* differ by \d+%, .* `ilme ilm learn`"):
+        load_stand_in(file, other)
+
+    own = model.state_dict()
+    for part in ("output.weight", "predictor.rnn.lstm.weight_hh_l0" if kind == "rnnt" else "rnn.lstm.weight_hh_l0"):
+        changed = tiny(kind)
+        changed.load_state_dict({**own, part: other.state_dict()[part]})
+        with pytest.raises(CheckpointError, match="another training"):
+            load_stand_in(file, changed)
+    spoilt = tiny(kind)
+    spoilt.output.weight.data.fill_(torch.nan)
+    with pytest.raises(CheckpointError, match="another training"):
+        load_stand_in(file, spoilt)
+
+    heard = {name: value for name, value in other.state_dict().items() if name.startswith("encoder")}
+    model.load_state_dict({**own, **heard})  # which the internal LM does not use
+    assert load_stand_in(file, model).scale == 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_storage_in_fewer_bits_does_not_part_it_from_its_model(kind, tmp_path: Path):
+    model, file = tiny(kind), tmp_path / "learned.safetensors"
+    save_stand_in(
+        file, StandIn(torch.ones(model.config.joint if kind == "rnnt" else model.embedding.embedding_dim)), model
+    )
+    halved = tmp_path / "halved.safetensors"
+    halved.write_bytes(_half(file))  # as in a study's parcels
+    whole, half, packed, plain = (tmp_path / f"{name}.safetensors" for name in ("whole", "half", "packed", "plain"))
+    save_model(whole, model)
+    save_model(half, model, dtype=torch.float16)
+    to_int8(whole, packed)
+    from_int8(packed, plain)  # as in the bundle
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for stored in (half, plain):
+            for stand_in in (file, halved):
+                assert load_stand_in(stand_in, load_model(stored).model).vector.eq(1).all()
+
+
+def test_a_file_that_does_not_say_for_which_training_is_warned_of(tmp_path: Path):
+    model, file = tiny("rnnt"), tmp_path / "learned.safetensors"
+    save_stand_in(file, StandIn(torch.ones(model.config.joint)), model)
+    tensors, header = read_tensors(file)
+    write_tensors(file, {"vector": tensors["vector"].clone()}, header)
+    with pytest.warns(UserWarning, match="does not say which training"):
+        assert load_stand_in(file, model).vector.eq(1).all()
 
 
 def test_faults_are_named():

@@ -20,7 +20,7 @@ def learn(
     """Learn, from text alone, what stands in for the acoustics in a model's internal LM.
 
     One vector and one factor; the model does not change. `ilme tune` and `ilme evaluate` take the file as --subtracted,
-    `ilme perplexity` as --internal.
+    `ilme perplexity` as --internal. It is for this training of the model alone; those commands refuse it for another.
 
     Args:
         model: A checkpoint of ours: an RNN-T or an AED.
