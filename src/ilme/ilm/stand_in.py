@@ -34,8 +34,8 @@ VERSION = 1
 _ENTRY = "ilme-internal"  # in the header of the file
 _DEAF = ("encoder.", "encoder_head.", "attend.", "ctc.")  # parts that the internal LM does not use
 _SAMPLED = 128  # numbers of each matrix in a fingerprint
-# By how much a model's fingerprint may vary, for storage in 16 or 8 bits. Measured on a study's networks: 8 bits change it
-# by 0.008, and two trainings of one RNN-T differ by 0.38, of one AED by 1.23.
+# By how much a model's fingerprint may vary, for storage in 16 or 8 bits. Measured on a study's networks: 8 bits change
+# it by 0.008, and two trainings of one RNN-T differ by 0.38, of one AED by 1.23.
 _ROUNDING = 0.05
 
 
