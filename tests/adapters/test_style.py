@@ -45,6 +45,13 @@ def test_groups_keep_every_sentence_in_order():
     assert 1.5 < 200 / len(lines) < 6
 
 
+def test_no_line_ends_where_direct_speech_begins():
+    sentences = ["He turned to her and said,", "Come in.", "She answered,", "No."] * 50
+    lines = list(group(sentences, words=1))
+    assert " ".join(lines) == " ".join(sentences) and len(lines) == 100
+    assert not any(line.endswith(",") for line in lines)
+
+
 def test_files_become_lines_without_what_dev_says(tmp_path):
     book = tmp_path / "book.txt"
     book.write_text(
