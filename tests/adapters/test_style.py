@@ -47,7 +47,7 @@ def test_groups_keep_every_sentence_in_order():
 
 def test_no_line_ends_where_direct_speech_begins():
     sentences = ["He turned to her and said,", "Come in.", "She answered,", "No."] * 50
-    lines = list(group(sentences, words=1))
+    lines = list(group(sentences, words=0.01))
     assert " ".join(lines) == " ".join(sentences) and len(lines) == 100
     assert not any(line.endswith(",") for line in lines)
 
