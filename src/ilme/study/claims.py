@@ -177,7 +177,7 @@ def _curves(curves: Mapping[str, Any]) -> list[Claim]:
                     "falls, then rises",
                     f"{points[0]:.1f} at first, {points[lowest]:.1f} at {curve['hours'][lowest]:.0f} h, "
                     f"{points[-1]:.1f} at the end ({curve['hours'][-1]:.0f} h)",
-                    0 < lowest and points[-1] > (1 + RISE) * points[lowest],
+                    lowest > 0 and points[-1] > (1 + RISE) * points[lowest],
                 )
             )
     if all(models.get(m, {}).get("source") for m in ("rnnt", "aed")):
