@@ -7,7 +7,8 @@ python benchmarks/whisper_plain.py report --speech librispeech-dev-clean --work 
 
 The split `test` is decoded in an order drawn with a seed, part by part, each part batched by length and written when it
 is finished; a run that was stopped goes on there. So what is done at any time is a random sample of the split. `report`
-counts the utterances that all files have, after Whisper's own normaliser. Search and guards are those of `whisper.py`.
+counts the utterances that all files have, after Whisper's own normaliser. Search and guards are those of `whisper.py`,
+whose finished system BS (`BS.json` of its work folder) `report` takes too.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ def decode(args: argparse.Namespace, utterances: Sequence[Utterance]) -> None:
 
 def rows(file: Path) -> list[dict[str, Any]]:
     """The finished utterances of a run; a last line that was cut off does not count."""
+    if file.suffix == ".json":  # a system of `whisper.py`
+        return [{"id": i, "text": text} for i, text in json.loads(file.read_text(encoding="utf-8"))["texts"].items()]
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -121,8 +124,10 @@ def compared(args: argparse.Namespace, utterances: Sequence[Utterance]) -> dict[
             "WER": round(measured.rate, 3),
             "95 %": [round(interval.low, 2), round(interval.high, 2)],
             **asdict(measured.total),
-            "CPU seconds per utterance": round(sum(found[name][u.id]["CPU seconds"] for u in shared) / len(shared), 3),
         }
+        timed = [found[name][u.id]["CPU seconds"] for u in shared if "CPU seconds" in found[name][u.id]]
+        if timed:
+            systems[name]["CPU seconds per utterance"] = round(sum(timed) / len(timed), 3)
         if name != first:
             pair = compare(name, measured, first, results[first])
             systems[name][f"against {first}"] = {
