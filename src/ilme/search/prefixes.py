@@ -180,7 +180,9 @@ class PrefixPool:
             self.labels[children] = labels[fresh]
             for lane in self.lanes:
                 lane.inherit(children, parents[fresh])
-        self.touch(slots)
+        self.clock.add_(1)
+        # a place without a sequence must not look used: after some such frames the beam's own slots would be the oldest
+        self.used.scatter_reduce_(1, local, torch.where(valid, self.clock, 0), "amax")
         return slots
 
     def _inherit_all(self, slots: Tensor, parents: Tensor, labels: Tensor, fresh: Tensor) -> None:
