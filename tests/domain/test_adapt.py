@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ transformers = pytest.importorskip("transformers")
 from ilme.adapters import loading  # noqa: E402
 from ilme.cli import main  # noqa: E402
 from ilme.decoding.utterances import Utterance  # noqa: E402
-from ilme.domain.adapt import SAFE_WEIGHTS, AdaptOptions, adapt, train_domain_lm, unwritable  # noqa: E402
+from ilme.domain.adapt import (  # noqa: E402
+    SAFE_INTERNAL,
+    SAFE_WEIGHTS,
+    AdaptOptions,
+    adapt,
+    train_domain_lm,
+    unwritable,
+)
 from ilme.domain.card import write_card  # noqa: E402
 from ilme.domain.recogniser import CARD, Domain, load  # noqa: E402
 from ilme.errors import BadInputError, CheckpointError  # noqa: E402
@@ -95,10 +103,22 @@ def test_without_dev_safe_weights_are_used_and_said_so(tiny, text, tmp_path):
     adapted = adapt(tiny, "tiny", text, tmp_path / "out", options=OPTIONS, say=said.append)
     assert adapted.domain.weights == SAFE_WEIGHTS
     assert any("has not been measured" in line for line in said)
+    assert any("weights learned on audiobooks, telephone calls and voice commands" in line for line in said)
+    assert "weights learned on audiobooks" in write_card(adapted, tmp_path / "out").lower()
     transcript = load(tmp_path / "out").transcribe(waves(1)[0])
     assert transcript.segments[0].scores.lm != 0 and transcript.segments[0].scores.subtracted != 0
     with pytest.raises(BadInputError, match="needs speech"):
         adapt(tiny, "tiny", text, tmp_path, options=AdaptOptions(internal="mean-context", order=2, prune=(0,)))
+
+
+def test_the_safe_weights_were_measured_and_made_no_domain_worse():
+    """They are those of the results file, in which every domain has fewer errors with them than without any LM."""
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / "safe-weights.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    measured = found["in the search"][f"{SAFE_INTERNAL}:{SAFE_WEIGHTS.lm}:{SAFE_WEIGHTS.subtracted}"]
+    assert set(measured) == set(found["domains"]) and len(measured) >= 3
+    for name, row in measured.items():
+        assert row["share"] < 1 and row["WER"] < found["domains"][name]["WER without LM"]
 
 
 def test_a_folded_domain_transcribes_as_it_was_measured(tiny, text, tmp_path):
