@@ -43,8 +43,8 @@ from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 
 __all__ = ["SAFE_INTERNAL", "SAFE_WEIGHTS", "AdaptOptions", "Adapted", "adapt", "train_domain_lm"]
 
-# Without dev speech: the weights whose worst domain of three was best on n-best lists, with an internal LM that needs no
-# speech and is a language model in every model tried; in the search no domain got worse (benchmarks/safe_weights.py).
+# Without dev speech: the weights whose worst domain of three was best on n-best lists, with an internal LM that needs
+# no speech and is a language model in every model tried. In the search no domain got worse: benchmarks/safe_weights.py.
 SAFE_INTERNAL = "silence"
 SAFE_WEIGHTS = FusionWeights(lm=0.25, subtracted=0.125)
 SAFE_DOMAINS = "audiobooks, telephone calls and voice commands"
