@@ -237,3 +237,16 @@ def test_new_weights_reach_the_host_and_its_twin():
     expected, _ = AttentionInternalLM(other).start(2)
     torch.testing.assert_close(AttentionInternalLM(aed).start(2)[0], expected, rtol=1e-4, atol=1e-4)
     assert float((AttentionInternalLM(second).start(2)[0] - expected).abs().max()) < 0.1
+
+
+@torch.no_grad()
+def test_a_vector_may_stand_in_for_the_context_of_a_packed_host():
+    plain = tiny_aed()
+    vector = torch.randn(plain.embedding.embedding_dim)
+    expected, state = AttentionInternalLM(plain, vector, 0.7).start(3)
+    host = AttentionInternalLM(pack(copy.deepcopy(plain)), vector, 0.7)
+    found, packed_state = host.start(3)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    labels = torch.tensor([3, 7, 2])
+    expected, _ = AttentionInternalLM(plain, vector, 0.7).score(labels, state)
+    torch.testing.assert_close(host.score(labels, packed_state)[0], expected, rtol=1e-4, atol=1e-4)

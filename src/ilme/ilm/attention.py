@@ -43,7 +43,8 @@ class AttentionInternalLM:
         return self.score(sos, self.host.rnn.zero_state(n))
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        h, state = self.host.decode(labels, self.acoustics, state)
+        context = None if self.acoustics is None else self.acoustics.expand(len(labels), -1)
+        h, state = self.host.decode(labels, context, state)
         return log_softmax(self.host.output(h) * self.scale), state
 
     def ride(
