@@ -42,7 +42,8 @@ __all__ = [
     "transcribe_file",
 ]
 
-METHODS = ("BS", "SF", "DR", "ILME")
+METHODS = ("BS", "SF", "DR", "ILME")  # the paper's
+FURTHER = ("ILME-learned",)  # decoded only when they are asked for
 MODELS = ("rnnt", "aed")
 TITLES = {"rnnt": "RNN-T", "aed": "AED"}
 COLUMNS = {  # of the whole table, and what they are called where there is little room
@@ -60,7 +61,7 @@ class DemoOptions:
 
     Attributes:
         model: `rnnt`, `aed` or `all`.
-        method: BS, SF, DR, ILME or `all`.
+        method: BS, SF, DR, ILME, or `all` of these; or ILME-learned.
         beam: Of the search; 0 takes the bundle's.
         utterances: Test utterances; 0 takes all.
         retune: Find the weights again on the bundled dev set, instead of using those stored.
@@ -77,14 +78,15 @@ class DemoOptions:
     details: int = 2
 
     def __post_init__(self) -> None:
-        for name, known in (("model", MODELS), ("method", METHODS)):
+        for name, known in (("model", MODELS), ("method", METHODS + FURTHER)):
             if getattr(self, name) not in (*known, "all"):
                 raise BadInputError(f"{name} must be {', '.join(known)} or all, got {getattr(self, name)!r}")
         if self.beam < 0 or self.utterances < 0 or self.threads < 0:
             raise BadInputError("beam, utterances and threads must not be negative")
 
     def wants(self, system: BundledSystem) -> bool:
-        return self.model in (system.model, "all") and self.method in (system.method, "all")
+        named = METHODS if self.method == "all" else (self.method,)
+        return self.model in (system.model, "all") and system.method in named
 
 
 @dataclass(frozen=True)

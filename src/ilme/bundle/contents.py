@@ -2,6 +2,7 @@
 
 bundle.json                            what there is: systems with their weights and results, search options, hashes
 rnnt, aed, lm, source_lm .safetensors  the networks in 8 bits, tokenizer and frontend inside
+rnnt-ilm, aed-ilm .safetensors         internal LMs learned from text (ILME-learned)
 dev.tar.xz, test.tar.xz                manifest.jsonl and Opus files
 card.md                                data, licences, training, results
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ __all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "file_hash", "read_b
 FOLDER = Path(__file__).parent / "data"
 FORMAT, VERSION = "ilme-bundle", 1
 NETWORKS = ("rnnt", "aed", "lm", "source_lm")
+LEARNED = {"rnnt": "rnnt-ilm.safetensors", "aed": "aed-ilm.safetensors"}
 SETS = ("dev", "test")
 SUBTRACTED = {"DR": "source_lm", "ILME": INTERNAL}
 
@@ -75,6 +78,9 @@ class Bundle:
                 self._check(packed)
                 from_int8(packed, plain)
                 _note(plain, self.files[packed.name])
+        for name in set(LEARNED.values()) & self.files.keys():
+            self._check(self.folder / name)
+            shutil.copyfile(self.folder / name, to / "models" / name)
         for name in SETS:
             packed, plain = self.folder / f"{name}.tar.xz", to / "audio" / name
             if not _made_from(plain, self.files[packed.name]):
@@ -107,6 +113,8 @@ class Unpacked:
         """The files of one system."""
         models = self.folder / "models"
         subtracted = SUBTRACTED.get(method, "")
+        if method == "ILME-learned":
+            subtracted = str(models / LEARNED[model])
         return Parts(
             model=str(models / f"{model}.safetensors"),
             lm="" if method == "BS" else str(models / "lm.safetensors"),

@@ -22,7 +22,7 @@ def demo(
     Args:
         out: Folder for what is written.
         model: rnnt, aed or all.
-        method: BS, SF, DR, ILME or all.
+        method: BS, SF, DR, ILME, or all of these; or ILME-learned.
         beam: Of the search; the bundle's by default.
         utterances: Decode the first so many only; 0 takes all.
         retune: Find the weights again on the bundled dev set first.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ilme.bundle.contents import FORMAT, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
+from ilme.bundle.contents import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
 from ilme.bundle.weights import to_int8
 from ilme.data.audio import load_audio
 from ilme.decoding.decoder import SearchDecoder
 from ilme.decoding.utterances import Utterance
-from ilme.demo import METHODS, MODELS, DemoOptions, SystemRun, in_memory
+from ilme.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun, in_memory
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import System
@@ -64,6 +65,10 @@ def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None
     folder.mkdir(parents=True, exist_ok=True)
     for name, stage in _NETWORKS.items():
         to_int8(study / stage / "model.safetensors", folder / f"{name}.safetensors")
+    for model, name in LEARNED.items():
+        learned = study / f"ilm-{model}" / "stand-in.safetensors"
+        if learned.is_file():
+            shutil.copyfile(learned, folder / name)
     for part in SETS:
         _write_set(study / "sets" / f"target-{part}", folder / f"{part}.tar.xz", getattr(options, part), options)
     about = _about(study)
@@ -103,10 +108,12 @@ def _about(study: Path) -> dict[str, Any]:
 
 
 def _systems(study: Path) -> list[BundledSystem]:
+    """The paper's methods, and those beyond them that the study has."""
     found = []
     for model in MODELS:
-        for method in METHODS:
-            tuning = TuningResult.load(study / f"tune-{model}-cross" / f"{method}.json")
+        tuned = study / f"tune-{model}-cross"
+        for method in (*METHODS, *(m for m in FURTHER if (tuned / f"{m}.json").is_file())):
+            tuning = TuningResult.load(tuned / f"{method}.json")
             found.append(BundledSystem(model, method, tuning.weights, 0.0, 0.0))
     return found
 
