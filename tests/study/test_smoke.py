@@ -123,7 +123,12 @@ def check_bundle(study: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     assert all(wanted <= row.keys() for row in written["results"])
     stored = {(s.model, s.method): s.test_wer for s in bundle.systems}
-    assert {(r["model"], r["method"]): r["test_wer"] for r in written["results"]} == stored
+    further = run_demo(tmp_path / "further", DemoOptions(method="ILME-learned", threads=1), bundle)
+    learned = {("rnnt", "ILME-learned"), ("aed", "ILME-learned")}
+    assert {(s.model, s.method) for s in further.systems} == learned < stored.keys()
+    assert {(r["model"], r["method"]): r["test_wer"] for r in written["results"]} == {
+        system: wer for system, wer in stored.items() if system not in learned
+    }
     assert "<html" in (out / "report.html").read_text()[:500]
 
     only = run_demo(out, DemoOptions(model="aed", method="ILME", threads=1, retune=True), bundle)
