@@ -52,6 +52,15 @@ def test_no_line_ends_where_direct_speech_begins():
     assert not any(line.endswith(",") for line in lines)
 
 
+def test_paragraphs_on_lines_are_joined_and_single_sentences_are_not(tmp_path):
+    paragraph = "It was late. Nobody spoke. The fire had gone out, and he said,"
+    (tmp_path / "book.txt").write_text(f"{paragraph}\nWe must go.\n" * 40)
+    joined = domain_lines([str(tmp_path / "book.txt")], words=4.0).lines
+    assert len(joined) < 120 and not any(line.endswith(",") for line in joined)
+    (tmp_path / "calls.txt").write_text("I would like to pay my bill.\nHow can I help you?\n" * 40)
+    assert len(domain_lines([str(tmp_path / "calls.txt")]).lines) == 80
+
+
 def test_files_become_lines_without_what_dev_says(tmp_path):
     book = tmp_path / "book.txt"
     book.write_text(

@@ -32,6 +32,7 @@ SUBSTITUTES = {";": ",", ":": ",", "—": ", ", "–": ", ", "--": ", ", "…": 
 QUOTES = re.compile("[\"“”„«»‟]|``|''")
 LOOSE_QUOTE = re.compile(r"(?<!\w)'(?=[A-Z])|(?<=[.!?,])'(?=\s|$)")
 GOES_ON = (",", ";", ":")  # a text that ends so is no utterance
+RUNNING = 1.5  # sentences to a line: where lines hold more, they are paragraphs, not utterances that stand alone
 BRACKETED = re.compile(r"\[[^\]]{0,80}\]")
 FIRST_PERSON = re.compile(r"\bi(?=$|[\s,.!?]|'(?:m|ll|ve|d|s)\b)")
 QUESTION = frozenset(
@@ -162,7 +163,7 @@ def domain_lines(
         evaluation: Texts that must not be learned, such as the dev transcripts.
         cased: Whether the model writes case and punctuation, so that text without them is given both.
         encode: The model's tokenizer, which tells the names among the words; without it no name gets its capital.
-        words: Mean length that neighbouring sentences are joined to; lines of a text that stand alone are not joined.
+        words: Mean length that neighbouring sentences are joined to; lines that stand alone are not.
         overlap: Words in the n-gram that counts as overlap.
         seed: Of the lengths.
     """
@@ -176,11 +177,12 @@ def domain_lines(
         layout = guess_layout(head)
         found = [split_sentences(p) for p in paragraphs(itertools.chain(head, source.lines), layout)]
         flat = [s for sentences in found for s in sentences]
+        alone = layout == "lines" and len(flat) < RUNNING * len(found)
         for run in _runs(flat, exclusion):
             excluded += run is None
             if run is not None:
                 cleaned = [c for c in (clean(s, never) for s in run) if any(x.isalnum() for x in c)]
-                lines += cleaned if layout == "lines" else group(cleaned, words, seed + len(lines))
+                lines += cleaned if alone else group(cleaned, words, seed + len(lines))
     if not lines:
         raise BadInputError(f"the text holds no sentence{': ' + problems[0] if problems else ''}")
     recased = cased and needs_recasing(lines)
