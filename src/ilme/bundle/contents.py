@@ -32,7 +32,6 @@ FORMAT, VERSION = "ilme-bundle", 1
 NETWORKS = ("rnnt", "aed", "lm", "source_lm")
 LEARNED = {"rnnt": "rnnt-ilm.safetensors", "aed": "aed-ilm.safetensors"}
 SETS = ("dev", "test")
-SUBTRACTED = {"DR": "source_lm", "ILME": INTERNAL}
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,17 @@ class Unpacked:
     folder: Path
 
     def parts(self, model: str, method: str) -> Parts:
-        """The files of one system."""
+        """The files of one system: the method decides what is subtracted."""
         models = self.folder / "models"
-        subtracted = SUBTRACTED.get(method, "")
-        if method == "ILME-learned":
-            subtracted = str(models / LEARNED[model])
+        subtracted = {
+            "DR": str(models / "source_lm.safetensors"),
+            "ILME": INTERNAL,
+            "ILME-learned": str(models / LEARNED[model]),
+        }
         return Parts(
             model=str(models / f"{model}.safetensors"),
             lm="" if method == "BS" else str(models / "lm.safetensors"),
-            subtracted=str(models / f"{subtracted}.safetensors") if subtracted in NETWORKS else subtracted,
+            subtracted=subtracted.get(method, ""),
         )
 
     def utterances(self, part: str) -> list[Utterance]:
