@@ -1,6 +1,7 @@
 # make setup   the environment .venv with everything the tests need
 # make demo    set up, then the paper's tables from the embedded models and recordings, in about three minutes
 # make test    set up, then lint, types and every test
+# make fuzz    the property-based tests on newly drawn cases, ROUNDS times
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
 # make help    this list
 PYTHON ?= python3
@@ -9,10 +10,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := train,synth,hf,openai,whisper-metrics,onnx,dev
 
+ROUNDS ?= 5
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup demo test lint types format bundle clean
+.PHONY: help setup demo test fuzz lint types format bundle clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -38,6 +40,12 @@ types: setup
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+fuzz: setup
+	for round in $$(seq $(ROUNDS)); do \
+	  HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -x \
+	    $$(grep -rl "^from hypothesis import" tests --include="test_*.py") || exit 1; \
+	done
 
 format: setup
 	$(BIN)/ruff check --fix .
