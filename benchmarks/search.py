@@ -37,6 +37,7 @@ from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.packed import pack, twin
 from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.exact import ExactRanking
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 
 HERE = Path(__file__).resolve().parent
@@ -53,6 +54,7 @@ METHODS = {
 EQUAL = "ILME at SF's hypotheses"
 WEIGHTS = {**METHODS, EQUAL: FusionWeights(lm=LM_WEIGHT, subtracted=1e-9)}
 ROUNDED = "ilme, internal LM int8"  # a float32 search whose internal LM is an int8 twin
+AGAIN = "ranked again"  # the best of an int8 search are scored once more, by float32 layers (ilme.search.exact)
 PEERS = {  # script: (option, task, methods)
     "torchaudio_rnnt": ("torchaudio", "RNN-T", ("no LM",)),
     "espnet_rnnt": ("espnet", "RNN-T", ("no LM", "SF")),
@@ -118,7 +120,16 @@ class Bench:
         fusion, work = self.fusion(task, method, system), self.work
         if task == "RNN-T":
             transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(beam=beam, blank_gate=gate))
-            return lambda B, T, first=0: transducer(work.acoustics[first : first + B, :T], torch.full((B,), T))
+            ranking = None
+            if AGAIN in system:
+                ranking = ExactRanking(twin(work.rnnt, "int8", linear="float32"), fusion.weights)
+
+            def transduce(B: int, T: int, first: int = 0):
+                encoded = work.acoustics[first : first + B, :T], torch.full((B,), T)
+                lists = transducer(*encoded)
+                return lists if ranking is None else ranking(lists, encoded)
+
+            return transduce
         attention = AttentionSearch(work.aed, fusion, AttentionOptions(beam=beam, max_length=workload.AED_LABELS - 1))
 
         def run(B: int, T: int, first: int = 0):
@@ -139,10 +150,12 @@ class Bench:
         return row
 
     @torch.no_grad()
-    def in_turns(self, task: str, format: str, batch: int, beam: int = BEAM, gate: float = 0.0) -> list[Row]:
+    def in_turns(
+        self, task: str, format: str, batch: int, beam: int = BEAM, gate: float = 0.0, again: bool = False
+    ) -> list[Row]:
         """One row per system and method over all utterances, `batch` at a time; they take turns."""
         self.pack(format)
-        name = f"ilme, blank gate {gate}" if gate else "ilme"
+        name = ", ".join(["ilme", *([f"blank gate {gate}"] if gate else []), *([AGAIN] if again else [])])
         turns = [(name, method) for method in METHODS]
         if task == "AED":
             turns += [(name, EQUAL)]
@@ -247,6 +260,8 @@ def measure_methods(bench: Bench, task: str, formats: list[str], batches: list[i
             rows += bench.in_turns(task, format, batch)
             if task == "RNN-T":
                 rows += bench.in_turns(task, format, batch, gate=BLANK_GATE)
+                if format == "int8":
+                    rows += bench.in_turns(task, format, batch, gate=BLANK_GATE, again=True)
             elif format == "int8":
                 rows += bench.in_turns(task, MIXED, batch, beam=MIXED_BEAM)
     return rows

@@ -1,12 +1,14 @@
 """The tuner against a full grid of decodes, on one dev set, in one run.
 
-    python benchmarks/tuning.py MODEL DEV --lm LM [--subtracted internal] [--beam 8] [--limit 300] [--device cpu]
+    python benchmarks/tuning.py MODEL DEV --lm LM [--subtracted internal] [--beam 8] [--limit 300] [--length 0 3]
     python benchmarks/tuning.py --toy --seeds 0 1 2 3 4 --limit 200 --out benchmarks/results/tuning-toy.json
 
-Both search the same space with the same search. The grid decodes dev 12 × 8 times; the tuner may decode it 5 times. The
-encoder's time is counted for neither: its outputs are made once, before either clock starts. Prints JSON, with CPU time
-beside wall time: on a machine with other work only the former can be compared. `--toy` needs no files: a
-transducer that is written down rather than trained, over made-up speech (toy_transducer.py).
+Both use the same search, and search the same ranges of λ_T and μ. The grid decodes dev 12 × 8 times; the tuner may
+decode it 5 times. With `--length` the tuner runs once more with the length reward β as a third weight, still in 5
+decodes, and the grid once more with β fixed at what that found: a grid with hindsight. The encoder's time is counted
+for none: its outputs are made once, before any clock starts. Prints JSON, with CPU time beside wall time: on a machine
+with other work only the former can be compared. `--toy` needs no files: a transducer that is written down rather than
+trained, over made-up speech (toy_transducer.py).
 """
 
 from __future__ import annotations
@@ -61,13 +63,42 @@ def both(recogniser: Recogniser, utterances: Sequence[Utterance], options: argpa
     decoder = SearchDecoder(recogniser, utterances, options=DecodingOptions(batch_size=options.batch, cache="device"))
     decoder.decode(FusionWeights(), 1)  # encodes everything
 
+    tuner = run_tuner(decoder, recogniser, utterances, (0.0, 0.0), options)
+    grid = run_grid(decoder, references, 0.0, options)
+    row = {
+        "utterances": len(utterances),
+        "words": sum(len(text.split()) for text in references.values()),
+        "beam": options.beam,
+        "without_fusion": tuner["steps"][0]["wer"],
+        "grid": grid,
+        "tuner": tuner,
+        "times_faster": round(grid["seconds"] / tuner["seconds"], 1),
+        "times_less_cpu": round(grid["cpu_seconds"] / tuner["cpu_seconds"], 1),
+    }
+    if options.length:
+        three = run_tuner(decoder, recogniser, utterances, tuple(options.length), options)
+        row["tuner_with_length"] = three
+        row["times_less_cpu_with_length"] = round(grid["cpu_seconds"] / three["cpu_seconds"], 1)
+        row["grid_with_hindsight"] = run_grid(decoder, references, three["weights"]["length"], options)
+    return row
+
+
+def run_tuner(
+    decoder: SearchDecoder,
+    recogniser: Recogniser,
+    utterances: Sequence[Utterance],
+    length: tuple[float, float],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """What 5 decodes find, β within `length`."""
+    widest = (0.0, options.widest)
     began, worked = time.perf_counter(), time.process_time()
     result = tune(
         decoder,
-        references,
+        {u.id: u.text for u in utterances},
         options=TuningOptions(
             beam=options.beam,
-            space=WeightSpace(lm=(0.0, options.widest), subtracted=(0.0, options.widest)),
+            space=WeightSpace(lm=widest, subtracted=widest, length=length),
             normaliser=options.normaliser,
             length_exponent=recogniser.length_exponent,
             replicates=0,
@@ -75,53 +106,46 @@ def both(recogniser: Recogniser, utterances: Sequence[Utterance], options: argpa
         speakers={u.id: u.speaker for u in utterances},
         on_step=lambda s: tell("tuner", s.weights, s.counts.rate),
     )
-    tuner_seconds, tuner_work = time.perf_counter() - began, time.process_time() - worked
-
-    began, worked = time.perf_counter(), time.process_time()
-    grid = decode_grid(decoder, references, options)
-    grid_seconds, grid_work = time.perf_counter() - began, time.process_time() - worked
-    best = min(grid, key=lambda w: (grid[w], w.lm + w.subtracted))
     return {
-        "utterances": len(utterances),
-        "words": result.dev.words,
-        "beam": options.beam,
-        "without_fusion": round(grid[FusionWeights()], 3),
-        "grid": {"decodes": len(grid), "wer": round(grid[best], 3), "weights": asdict(best)},
-        "tuner": {
-            "decodes": result.decodes,
-            "wer": round(result.dev.rate, 3),
-            "weights": asdict(result.weights),
-            "steps": [
-                {**asdict(s.weights), "wer": round(s.counts.rate, 3), "list_wer": round(s.list_wer, 3)}
-                for s in result.steps
-            ],
-        },
-        "grid_seconds": round(grid_seconds, 1),
-        "tuner_seconds": round(tuner_seconds, 1),
-        "times_faster": round(grid_seconds / tuner_seconds, 1),
-        "grid_cpu_seconds": round(grid_work, 1),
-        "tuner_cpu_seconds": round(tuner_work, 1),
-        "times_less_cpu": round(grid_work / tuner_work, 1),
+        "decodes": result.decodes,
+        "wer": round(result.dev.rate, 3),
+        "weights": asdict(result.weights),
+        "steps": [
+            {**asdict(s.weights), "wer": round(s.counts.rate, 3), "list_wer": round(s.list_wer, 3)}
+            for s in result.steps
+        ],
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(time.process_time() - worked, 1),
     }
 
 
-def decode_grid(
-    decoder: SearchDecoder, references: Mapping[str, str], options: argparse.Namespace
-) -> dict[FusionWeights, float]:
-    """WER in the search at 12 × 8 weights."""
-    grid = {}
+def run_grid(
+    decoder: SearchDecoder, references: Mapping[str, str], length: float, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The best of 12 × 8 (λ_T, μ) in the search, all with the same β, and every one of them."""
+    began, worked = time.perf_counter(), time.process_time()
+    points = {}
     for lm in np.linspace(0.0, options.widest, 12):
         for subtracted in np.linspace(0.0, options.widest, 8):
-            weights = FusionWeights(lm=float(lm), subtracted=float(subtracted))
+            weights = FusionWeights(lm=float(lm), subtracted=float(subtracted), length=length)
             texts = {i: nbest[0].text for i, nbest in decoder.decode(weights, options.beam).items()}
-            grid[weights] = measure(references, texts, normaliser_name=options.normaliser).rate
-            tell("grid", weights, grid[weights])
-    return grid
+            points[weights] = measure(references, texts, normaliser_name=options.normaliser).rate
+            tell("grid", weights, points[weights])
+    best = min(points, key=lambda w: (points[w], w.lm + w.subtracted))
+    return {
+        "decodes": len(points),
+        "wer": round(points[best], 3),
+        "weights": asdict(best),
+        "points": [[round(w.lm, 4), round(w.subtracted, 4), round(rate, 3)] for w, rate in points.items()],
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(time.process_time() - worked, 1),
+    }
 
 
 def tell(who: str, weights: FusionWeights, rate: float) -> None:
     """One line on stderr for each decode: the whole takes long."""
-    print(f"{who} λ {weights.lm:.4f} μ {weights.subtracted:.4f}: WER {rate:.3f}", file=sys.stderr, flush=True)
+    point = f"λ {weights.lm:.4f} μ {weights.subtracted:.4f} β {weights.length:.4f}"
+    print(f"{who} {point}: WER {rate:.3f}", file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -140,6 +164,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--normaliser", default="none", choices=("none", "spoken", "whisper"))
     parser.add_argument("--length-normalisation", type=float, default=0.0)
+    parser.add_argument("--length", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of β, for a second run")
     parser.add_argument("--widest", type=float, default=0.7, help="largest λ and μ of both searches")
     options = parser.parse_args()
     if not options.toy and not (options.model and options.dev and options.lm):

@@ -26,7 +26,6 @@ from ilme.evaluation.contributions import explain
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, main_table
 from ilme.fusion import FusionWeights
-from ilme.packed import pack
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import Method, WeightSpace
@@ -255,14 +254,8 @@ class SystemRun:
 
 
 def _recogniser(unpacked: Unpacked, entry: BundledSystem) -> Recogniser:
-    """The system's networks, packed for the processor."""
     bundle = unpacked.bundle
-    recogniser = load_recogniser(unpacked.parts(entry.model, entry.method), bundle.transducer, bundle.attention)
-    networks = (recogniser.model, recogniser.lm, recogniser.subtracted)
-    for network in networks:
-        if isinstance(network, torch.nn.Module):
-            pack(network)
-    return recogniser
+    return load_recogniser(unpacked.parts(entry.model, entry.method), bundle.transducer, bundle.attention)
 
 
 def in_memory(utterances: Sequence[Utterance]) -> list[Utterance]:

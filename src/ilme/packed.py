@@ -29,6 +29,7 @@ __all__ = [
     "Format",
     "PackedLSTMStack",
     "PackedLinear",
+    "PackingError",
     "is_packed",
     "pack",
     "packed_product",
@@ -57,7 +58,7 @@ def pack(module: Network, format: Format = "float32", linear: Format | None = No
 
     Raises:
         BadInputError: The module is in training mode, not on the CPU or not float32, or no such format.
-        IlmeError: This build of torch, or this processor, has no kernels for the format.
+        PackingError: This build of torch, or this processor, has no kernels for the format.
     """
     linear = format if linear is None else linear
     _check_ready(module)
@@ -76,12 +77,12 @@ def twin(module: Network, format: Format = "int8", linear: Format | None = None)
 
     For an internal LM beside its packed host: in `internal_lm(twin(aed, "int8"))` the rounding is that of one component
     whose weight is small, the products take a third of float32's time, and what the labels bring to the first layer
-    is taken from the host, which has just computed it.
+    is taken from the host, if that is in float32 and has just computed it.
     """
     shared: dict[int, Any] = {id(p): p for p in module.parameters()}
     second = pack(copy.deepcopy(module, shared), format, linear)
     for host, guest in zip(module.modules(), second.modules(), strict=True):
-        if isinstance(host, PackedLSTMStack) and isinstance(guest, PackedLSTMStack):
+        if isinstance(host, PackedLSTMStack) and isinstance(guest, PackedLSTMStack) and host.format == "float32":
             guest.read_labels_with(host)
     return second
 
@@ -89,6 +90,10 @@ def twin(module: Network, format: Format = "int8", linear: Format | None = None)
 def is_packed(module: nn.Module) -> bool:
     """Whether any product of the module is packed."""
     return any(isinstance(m, PackedLinear | PackedLSTMStack) for m in module.modules())
+
+
+class PackingError(IlmeError):
+    """This build of torch, or this processor, has no kernels for a format."""
 
 
 class PackedLinear(nn.Module):
@@ -311,11 +316,11 @@ def _check_ready(module: nn.Module) -> None:
 def _check_available(format: Format) -> None:
     """Tries the kernels once on a tiny matrix."""
     if format == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise IlmeError("this processor has no bfloat16 kernels in oneDNN; pack with 'float32' or 'int8'")
+        raise PackingError("this processor has no bfloat16 kernels in oneDNN; pack with 'float32' or 'int8'")
     try:
         packed_product(torch.ones(16, 16), torch.zeros(16), format)(torch.ones(2, 16))
     except (AttributeError, NotImplementedError, RuntimeError) as error:
-        raise IlmeError(
+        raise PackingError(
             f"this build of torch ({torch.__version__}) cannot pack weights as {format}; "
             f"leave the model unpacked: it gives the same results, more slowly ({error})"
         ) from error

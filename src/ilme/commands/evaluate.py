@@ -14,6 +14,7 @@ from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
 from ilme.evaluation.tables import Style, main_table, render
+from ilme.packed import Format
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tuning.result import TuningResult
@@ -38,6 +39,7 @@ def evaluate(
     split: str = "",
     limit: int = 0,
     device: str = "cpu",
+    format: Format = "float32",
     workers: int = 1,
     ray: int = 0,
     hypotheses: Path | None = None,
@@ -69,6 +71,7 @@ def evaluate(
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
+        format: Of the weights of our networks on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine, started with torchrun.
         ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
@@ -88,7 +91,7 @@ def evaluate(
     if hypotheses is not None:
         system = measured_system(plan, hypotheses)
     else:
-        parts = Parts(model, lm, subtracted if plan.weights.subtracted else "", device)
+        parts = Parts(model, lm, subtracted if plan.weights.subtracted else "", device, format)
         system = decode_system(plan, parts, utterances, out / "decode", decoding, transducer, attention, processes, ray)
     if processes.rank == 0:
         results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))

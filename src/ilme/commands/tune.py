@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ilme.commands.progress import say, steps_table, utterance_progress
 from ilme.decoding.decoder import DecodingOptions
+from ilme.packed import Format
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tuning.tuner import TuningOptions
@@ -22,6 +23,7 @@ def tune(
     split: str = "",
     limit: int = 0,
     device: str = "cpu",
+    format: Format = "float32",
     workers: int = 1,
     ray: int = 0,
     tuning: TuningOptions = TUNING,
@@ -43,6 +45,7 @@ def tune(
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
+        format: Of the weights of our networks on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine, started with torchrun.
         ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
         tuning: Method, ranges, beam, number of decodes and the like.
@@ -70,7 +73,7 @@ def tune(
     from ilme.tuning.tuner import tune as find_weights
 
     processes = Processes.from_environment()
-    parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device)
+    parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device, format)
     utterances = read_utterances(dev, split=split, limit=limit)
     about = describe(parts) | {"dev": str(dev)}
     plan = DecoderPlan(parts, tuple(utterances), out / "decodes", about, decoding, transducer, attention)
