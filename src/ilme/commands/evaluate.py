@@ -71,7 +71,7 @@ def evaluate(
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
-        format: Of the weights of our networks on a CPU: float32, bfloat16 or int8.
+        format: Of the decoder's weights on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine, started with torchrun.
         ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.

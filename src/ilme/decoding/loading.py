@@ -31,8 +31,8 @@ class Parts:
             learn`) or of a source-domain LM, for models of others also the name of an estimator such as `silence`;
             empty for none.
         device: Where everything runs.
-        format: Of the weights of our networks on a CPU. `int8` is faster and changes scores a little; a transducer's
-            best hypotheses are then ranked again by its layers in float32.
+        format: Of the decoder's weights on a CPU. `int8` is faster and changes scores a little; a transducer's best
+            hypotheses are then ranked again by its layers in float32.
     """
 
     model: str = ""
@@ -82,13 +82,15 @@ def load_recogniser(
         if parts.device == "cpu":
             pack_recogniser(recogniser, parts.format)
         return recogniser
-    if parts.format != "float32":
-        raise BadInputError(f"{parts.model} is not a checkpoint of ours: only those run in {parts.format}")
     from ilme.adapters.loading import load_attention_model
     from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
     from ilme.ilm.transformer import estimate
 
-    model = load_attention_model(parts.model, parts.device)
+    model: Any = load_attention_model(parts.model, parts.device)
+    if parts.device == "cpu" and hasattr(model, "pack"):
+        model.pack(parts.format)
+    elif parts.format != "float32":
+        raise BadInputError(f"{parts.model} cannot run in {parts.format}: its kind of model is not packed")
     subtracted: TokenScorer | None = None
     if parts.subtracted and not Path(parts.subtracted).exists():
         subtracted = estimate("silence" if parts.subtracted == INTERNAL else parts.subtracted, model)
