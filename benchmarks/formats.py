@@ -46,9 +46,12 @@ PLAIN, AGAIN, ROUNDED = ["float32", "int8"], "int8, ranked again", "float32, int
 def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
-    utterances = read_utterances(options.speech, split=options.split, limit=options.limit)
+    utterances = read_utterances(options.speech, split=options.split)
+    utterances = [u for u in utterances if not options.longest or u.seconds <= options.longest]
+    utterances = utterances[:: options.every][: options.limit or None]
     parts = Parts(str(options.model), options.lm, options.subtracted, "cpu")
-    attention = AttentionOptions(length_normalisation=options.length_normalisation)
+    alpha = options.length_normalisation
+    attention = None if alpha is None else AttentionOptions(length_normalisation=alpha)
     recogniser = load_recogniser(parts, attention=attention)
     exact = recogniser.subtracted
     weights = FusionWeights(*options.weights)
@@ -133,11 +136,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--speech", required=True, type=Path, help="utterances with texts: a manifest or its folder")
     parser.add_argument("--split", default="", help="only utterances of this split")
     parser.add_argument("--limit", type=int, default=0, help="at most so many utterances")
+    parser.add_argument("--longest", type=float, default=0.0, help="leave out utterances of more seconds than this")
+    parser.add_argument("--every", type=int, default=1, help="take only each of so many utterances: 4 takes a quarter")
     parser.add_argument("--lm", default="", help="the external LM")
     parser.add_argument("--subtracted", default="internal")
     names = ("LM", "SUBTRACTED", "LENGTH")
     parser.add_argument("--weights", type=float, nargs=3, default=(0.0, 0.0, 0.0), metavar=names)
-    parser.add_argument("--length-normalisation", type=float, default=0.0, help="of an attention decoder's search")
+    parser.add_argument("--length-normalisation", type=float, help="of an attention decoder's search")
     parser.add_argument("--beams", type=int, nargs="+", default=[4, 8, 25])
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--normaliser", default="none")
