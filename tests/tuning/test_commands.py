@@ -26,9 +26,11 @@ from ilme.errors import BadInputError
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.results import Results
 from ilme.fusion import FusionWeights
+from ilme.packed import PackingError, is_packed
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
 from ilme.tuning.result import TuningResult
+from tests.test_packed import available
 
 TEXTS = ["the whale swam", "the sea was calm", "a whale of a time", "the captain saw the sea"] * 3
 
@@ -223,6 +225,32 @@ def test_parameters_count_what_runs(folder: Path) -> None:
     with_lm = run_time_parameters(recogniser)
     source = load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"), str(folder / "lm")))
     assert run_time_parameters(source) - with_lm == with_lm - alone > 0
+
+
+@pytest.mark.parametrize("model", ["rnnt", "aed"])
+def test_formats_of_the_weights_are_chosen_by_name(folder: Path, model: str) -> None:
+    available("int8")
+    arguments = ["evaluate", str(folder / model), str(folder / "test.jsonl"), str(folder / f"int8-{model}")]
+    assert main([*arguments, "--beam", "3", "--attention.max_length", "6", "--format", "int8"]) == 0
+    (system,) = Results.load(folder / f"int8-{model}" / "results.json").systems
+    assert len(system.hypotheses) == 6
+    parts = Parts(str(folder / model), format="int8")
+    rounded, exact = load_recogniser(parts), load_recogniser(Parts(str(folder / model)))
+    assert is_packed(rounded.model) and is_packed(exact.model) and exact.second is None
+    assert (rounded.second is not None) == (model == "rnnt")  # which ranks the best hypotheses again
+    assert describe(parts)["format"] == "int8" and "format" not in describe(Parts(str(folder / model)))
+    with pytest.raises(BadInputError, match="for the CPU"):
+        Parts(str(folder / model), device="cuda", format="int8")
+
+
+def test_a_build_that_cannot_pack_float32_decodes_all_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PackingError("no kernels")
+
+    monkeypatch.setattr("ilme.decoding.loading.pack", refuse)
+    assert not is_packed(load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"))).model)
+    with pytest.raises(PackingError, match="no kernels"):
+        load_recogniser(Parts(str(folder / "rnnt"), format="int8"))
 
 
 def test_a_model_trained_again_is_another_model(folder: Path, tmp_path: Path) -> None:
