@@ -45,7 +45,8 @@ class AttentionInternalLM:
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         context = None if self.acoustics is None else self.acoustics.expand(len(labels), -1)
         h, state = self.host.decode(labels, context, state)
-        return log_softmax(self.host.output(h) * self.scale), state
+        logits = self.host.output(h)
+        return log_softmax(logits if self.scale == 1 else logits * self.scale), state
 
     def ride(
         self, labels: Tensor, state: State, internal: State, memory: Memory
@@ -57,7 +58,8 @@ class AttentionInternalLM:
         h, both = host.decode(labels.repeat(2), torch.cat([context, absent]), cat([rnn, internal]))
         weights, context = host.attend(weights, memory, h[:n])
         logits = host.output(h)
-        logits[n:] *= self.scale
+        if self.scale != 1:
+            logits[n:] *= self.scale
         rows = log_softmax(logits)
         own, internal = (map_tensors(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
         return (rows[:n], (own, weights, context)), (rows[n:], internal)
