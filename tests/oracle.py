@@ -77,8 +77,8 @@ def transducer_best(model, f, lm=None, subtracted=None, weights=NO_FUSION, most=
     return sorted(found, key=lambda item: -item[0])
 
 
-def attention_best(model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s):
-    """All sequences up to `longest` labels as (rank, labels, asr), best first; the end is always scored."""
+def attention_best(model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s, end=True):
+    """All sequences up to `longest` labels as (rank, labels, asr), best first; the model always scores the end."""
     eos = model.tokens.eos
     found = []
     for y in sequences([i for i in range(len(model.tokens)) if i != eos], longest):
@@ -88,6 +88,6 @@ def attention_best(model, memory, longest, lm=None, subtracted=None, weights=NO_
             asr += rows[0, label].item()
             rows, state = model.step(torch.tensor([label]), state, memory)
         asr += rows[0, eos].item()
-        total = fuse(asr, score_sequence(lm, y, True), score_sequence(subtracted, y, True), float(len(y)), weights)
+        total = fuse(asr, score_sequence(lm, y, end), score_sequence(subtracted, y, end), float(len(y)), weights)
         found.append((rank(total, len(y)), y, asr))
     return sorted(found, key=lambda item: -item[0])

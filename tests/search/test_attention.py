@@ -51,6 +51,7 @@ cases = st.fixed_dictionaries(
         "subtracted": st.sampled_from(["nothing", "internal", "source"]),
         "alpha": st.sampled_from([0.0, 0.6, 1.0]),
         "filters": st.sampled_from([0, 2]),
+        "end": st.booleans(),
     }
 )
 
@@ -69,13 +70,14 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
     weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"])
     memory = model.encode(features(case["seed"], case["frames"]), torch.tensor([case["frames"]]))
     options = AttentionOptions(
-        beam=130, max_length=case["longest"], length_normalisation=case["alpha"], stop_margin=float("inf")
-    )
+        beam=130, max_length=case["longest"], length_normalisation=case["alpha"], stop_margin=float("inf"),
+        lm_eos=case["end"],
+    )  # fmt: skip
     (found,) = AttentionSearch(model, Fusion(lm, subtracted, weights), options)(memory)
 
     expected = oracle.attention_best(
         model, memory, case["longest"], lm if weights.lm else None, subtracted if weights.subtracted else None,
-        weights, lambda score, n: score / (n + 1) ** case["alpha"],
+        weights, lambda score, n: score / (n + 1) ** case["alpha"], case["end"],
     )  # fmt: skip
     assert len(found) == len(expected)
     by_labels = {labels: (score, asr) for score, labels, asr in expected}

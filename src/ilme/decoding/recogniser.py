@@ -67,7 +67,7 @@ class Recogniser:
     @property
     def scores_end(self) -> bool:
         """Whether the scorers' end of sentence is part of a hypothesis' score."""
-        return self.options.lm_eos if isinstance(self.options, TransducerOptions) else True
+        return self.options.lm_eos
 
     @property
     def length_exponent(self) -> float:

@@ -358,7 +358,7 @@ def choose_internal(
     for name in names:
         candidates[name] = estimate(name, model, calibration)
         scorer = candidates[name] if folds is None else fold_internal(candidates[name], folds)
-        filled = complete(lists, subtracted=SequenceScorer(scorer, finish=True, rows=256))
+        filled = complete(lists, subtracted=SequenceScorer(scorer, finish=search.lm_eos, rows=256))
         built = build_lists(filled, references, normaliser_name=normaliser, length_exponent=search.length_normalisation)
         best = search_weights(
             built,

@@ -2,8 +2,9 @@
 
     score(y) = Σ_{u=1}^{U+1} [log P(y_u | x, y_{<u}) + λ_T log P_T(y_u | y_{<u}) − μ log P_S(y_u | y_{<u})] + β |y|
 
-with y_{U+1} = <eos> scored by all (Eq. 33). Hypotheses are ranked by score / (|y| + 1)^α. Every guard below (length
-normalisation, length reward, end margin, repetition, longest output) applies to every fusion method alike.
+with y_{U+1} = <eos> scored by all (Eq. 33), unless the end is left to the model. Hypotheses are ranked by
+score / (|y| + 1)^α. Every guard below (length normalisation, length reward, end margin, repetition, longest output)
+applies to every fusion method alike.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class AttentionOptions:
         nbest: Hypotheses returned for each utterance; 0 means as many as the beam.
         max_length: Most labels of a hypothesis; at that length only the end is left.
         length_normalisation: α: rank by score / (|y| + 1)^α; 0 ranks by the score itself.
+        lm_eos: Whether the LMs, added and subtracted, score the end too. If not, only the model decides where to end:
+            for speech that is cut elsewhere than the sentences that the LM was trained on.
         end_margin: The end is allowed only where the model's own log P(eos) is within this many nats of its best
             label's; inf always allows it. Keeps a search from ending a sentence that the audio continues.
         certain_end: Only the end is allowed where the model's own log P(eos) is more than this many nats above its best
@@ -58,6 +61,7 @@ class AttentionOptions:
     nbest: int = 0
     max_length: int = 200
     length_normalisation: float = 0.0
+    lm_eos: bool = True
     end_margin: float = math.inf
     certain_end: float = math.inf
     max_repeats: int = 0
@@ -211,8 +215,7 @@ class AttentionSearch:
         B = len(open_.asr)
         asr, lm, subtracted = rows
         gain = fuse(asr, lm, subtracted, 1.0, self.weights).view(B, -1, asr.shape[1])
-        finals = asr[:, self.eos], self.lm.finish(lm), self.subtracted.finish(subtracted)
-        end = fuse(*finals, 0.0, self.weights).view(B, -1)
+        end = fuse(*self._ends(rows), 0.0, self.weights).view(B, -1)
         total = fuse(open_.asr, open_.lm, open_.subtracted, float(step), self.weights)[:, : gain.shape[1]]
         going_on, ending = total.masked_fill((step >= limit)[:, None], -torch.inf), total
         if min(self.options.end_margin, self.options.certain_end) < math.inf:
@@ -224,6 +227,13 @@ class AttentionSearch:
         self._forbid_repeats(scores, open_)
         scores[:, :, self.eos] = ending + end
         return scores
+
+    def _ends(self, rows: Rows) -> Rows:
+        """The score of the end (n,), by the model, the LM and what is subtracted."""
+        asr = rows[0][:, self.eos]
+        if not self.options.lm_eos:
+            return asr, torch.zeros_like(asr), torch.zeros_like(asr)
+        return asr, self.lm.finish(rows[1]), self.subtracted.finish(rows[2])
 
     def _advance(
         self, open_: Open, ended: Ended, rows: Rows, scores: Tensor, step: int, over: Tensor
@@ -271,11 +281,7 @@ class AttentionSearch:
         B, M = parents.shape
         P = len(rows[0]) // B
         flat = (parents + torch.arange(B, device=parents.device)[:, None] * P).flatten()
-        finals = (
-            rows[0][:, self.eos][flat],
-            self.lm.finish(rows[1])[flat],
-            self.subtracted.finish(rows[2])[flat],
-        )
+        finals = [end[flat] for end in self._ends(rows)]
         taken = open_.take(parents)
         parts = [old + new.view(B, M) for old, new in zip(taken[:3], finals, strict=True)]
         rank = (scores / (step + 1) ** self.options.length_normalisation).masked_fill(~ends, -torch.inf)
