@@ -52,6 +52,7 @@ from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, estimate
+from ilme.lm.folded import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixture import MixtureScorer
 from ilme.protocols import TokenScorer
 from ilme.tuning.result import TuningResult, TuningStep
@@ -84,6 +85,8 @@ def main() -> None:
     parser.add_argument("--fixed", nargs="+", default=[], help="NAME:λ:μ, such as SF:0.1:0 silence:0.2:0.15: no tuning")
     parser.add_argument("--end-margin", type=float, default=SEARCH.end_margin)
     parser.add_argument("--certain-end", type=float, default=SEARCH.certain_end)
+    parser.add_argument("--fold", action="store_true", help="the LM is of folded text: it hears no case and no commas")
+    parser.add_argument("--no-lm-end", action="store_true", help="the end of a text is scored by the model alone")
     parser.add_argument("--ignore-punctuation", action="store_true", help="when repetitions are counted")
     parser.add_argument("--seconds", type=float, default=0.0, help="no system is begun later than this; 0: no limit")
     parser.add_argument("--work", type=Path, help="where finished systems are kept")
@@ -117,10 +120,10 @@ def load_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | No
     lm = load_scorer(args.lm, model.tokens, args.device)
     if isinstance(lm, torch.nn.Module):
         lm.eval().requires_grad_(False)
-    if not args.ngram:
-        return lm
-    other = load_scorer(args.ngram, model.tokens, args.device)
-    return MixtureScorer([lm, other], [1 - args.ngram_weight, args.ngram_weight], kind="linear")
+    if args.ngram:
+        other = load_scorer(args.ngram, model.tokens, args.device)
+        lm = MixtureScorer([lm, other], [1 - args.ngram_weight, args.ngram_weight], kind="linear")
+    return FoldedScorer(lm, Folds(model.tokens, model.device)) if args.fold else lm
 
 
 def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
@@ -168,7 +171,7 @@ class Accuracy:
             torch.set_float32_matmul_precision("high")
         self.plain = ListDecoder(self.dev, texts).search(FusionWeights(), args.beam)
         note(f"{args.splits[0]} decoded without LM")
-        self.scorers = {} if lm is None else {"lm": WholeSequences(lm, finish=True)}
+        self.scorers = {} if lm is None else {"lm": WholeSequences(lm, finish=not args.no_lm_end)}
         self.calibration = calibration_of(self.dev, self.plain, args.calibration)
         said = texts(u.text for u in self.dev.utterances)
         self.references = dict(zip((u.id for u in self.dev.utterances), said, strict=True))
@@ -176,10 +179,14 @@ class Accuracy:
     def system(self, name: str, weights: FusionWeights | None) -> dict[str, Any]:
         """Tunes a system on the first split, unless its weights are given, and decodes the second once."""
         began = time.monotonic()
-        internal = estimate(name.split()[1], self.model, self.calibration) if name.startswith("ILME") else None
+        internal: TokenScorer | None = None
+        if name.startswith("ILME"):
+            internal = estimate(name.split()[1], self.model, self.calibration)
+            if self.args.fold:
+                internal = fold_internal(internal, Folds(self.model.tokens, self.model.device))
         tuned: TuningResult | None = None
         if weights is None:
-            own = {} if internal is None else {"subtracted": WholeSequences(internal, finish=True)}
+            own = {} if internal is None else {"subtracted": WholeSequences(internal, finish=not self.args.no_lm_end)}
             dev = with_scorers(self.dev, self.lm, internal)
             listed = ListDecoder(dev, self.texts, self.plain, **self.scorers, **own)
             tuned = tuned_weights(self.args, listed, self.references, name)
@@ -222,7 +229,12 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
     """
     if model.device.type == "cpu":
         model.pack()
-    options = replace(search_options(args.beam), end_margin=args.end_margin, certain_end=args.certain_end)
+    options = replace(
+        search_options(args.beam),
+        end_margin=args.end_margin,
+        certain_end=args.certain_end,
+        lm_eos=not args.no_lm_end,
+    )
     if args.ignore_punctuation:
         options = replace(options, repeat_ignores=punctuation(model.tokenizer))
     recogniser = AdaptedRecogniser(model, options=options)

@@ -4,13 +4,14 @@ python benchmarks/whisper_text.py --model tiny.en.pt --text novels.tar.xz --excl
 ilme train lm --data.train novels/train.tokens --data.held_out novels/valid.tokens --out out/whisper-lm
 
 The text is written as the model writes (see `ilme.adapters.style`), and sentences that share eight words in a row with
-the speech to be recognised are left out.
+the speech to be recognised are left out. With --fold case and punctuation are left out too (`ilme.lm.folded`).
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 from ilme.adapters.loading import load_attention_model
@@ -18,6 +19,7 @@ from ilme.adapters.style import domain_lines
 from ilme.data.tokenfile import write_tokens
 from ilme.decoding.utterances import read_utterances
 from ilme.domain.adapt import unwritable
+from ilme.lm.folded import Folds
 
 
 def main() -> None:
@@ -25,6 +27,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--text", nargs="+", required=True)
     parser.add_argument("--exclude", type=Path, nargs="*", default=[], help="manifests or folders of evaluation speech")
+    parser.add_argument("--fold", action="store_true", help="tokens without case and punctuation")
     parser.add_argument("--valid", type=int, default=2000, help="lines that are held out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -34,10 +37,13 @@ def main() -> None:
     text = domain_lines(args.text, never=unwritable(model), evaluation=evaluation, seed=args.seed)
     lines = list(text.lines)
     random.Random(args.seed).shuffle(lines)
+    folds = Folds(model.tokens)
     args.out.mkdir(parents=True, exist_ok=True)
     parts = {"valid": lines[: args.valid], "train": lines[args.valid :]}
     for name, part in parts.items():
-        sentences = (model.tokenizer.encode(line) for line in part)
+        sentences: Iterable[list[int]] = (model.tokenizer.encode(line) for line in part)
+        if args.fold:
+            sentences = filter(None, map(folds, sentences))
         count, tokens = write_tokens(args.out / f"{name}.tokens", sentences, model.tokens)
         print(f"{name}: {count} lines, {tokens} tokens")
     print(f"{text.words} words, {text.excluded} sentences left out for overlap, case restored: {text.recased}")
