@@ -71,8 +71,10 @@ class Tokenizer(Protocol):
         ...
 
 
-def check_same_vocabulary(ours: Tokens, theirs: Tokens, our_name: str = "model", their_name: str = "LM") -> None:
-    """Raises VocabularyMismatchError unless every label has the same id in both.
+def check_same_vocabulary(
+    ours: Tokens, theirs: Tokens, our_name: str = "model", their_name: str = "LM", advice: str = ""
+) -> None:
+    """Raises VocabularyMismatchError, with advice, unless every label has the same id in both.
 
     A unit that is special on either side (blank here, eos there) may differ: it is never scored as a label by both.
     """
@@ -89,5 +91,6 @@ def check_same_vocabulary(ours: Tokens, theirs: Tokens, our_name: str = "model",
     a, b = (repr(t.pieces[at]) if at < len(t) else "nothing" for t in (ours, theirs))
     raise VocabularyMismatchError(
         f"the {our_name} has {len(ours)} tokens and the {their_name} {len(theirs)}; they first differ at id {at}: "
-        f"{a} against {b}. Train the {their_name} on text tokenised with the {our_name}'s own tokenizer."
+        f"{a} against {b}. "
+        + (advice or f"Train the {their_name} on text tokenised with the {our_name}'s own tokenizer.")
     )

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from ilme.checkpoint import save_model
-from ilme.errors import BadInputError, CheckpointError
+from ilme.errors import BadInputError, CheckpointError, VocabularyMismatchError
+from ilme.models import build, preset
+from ilme.testing import numbered_tokens
+from ilme.tokens import Tokens
 from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate, start_from
 from ilme.train.options import OptimiserOptions, WarmStart
 
@@ -75,6 +78,16 @@ def test_starts_from_the_named_parts_of_another_model(tmp_path: Path) -> None:
         start_from(ours, WarmStart(str(tmp_path), ("decoder.*",)))
     with pytest.raises(CheckpointError, match="has no weights"):
         start_from(make_objective("aed").model, WarmStart(str(tmp_path), ("attend.*",)))
+
+
+def test_weights_of_labels_are_not_taken_from_a_model_over_other_tokens(tmp_path: Path) -> None:
+    pieces = numbered_tokens(12, "transducer").pieces
+    swapped = (*pieces[:4], pieces[5], pieces[4], *pieces[6:])
+    ours, theirs = (build("rnnt", preset("rnnt", "tiny"), Tokens(p, blank=0)) for p in (pieces, swapped))
+    save_model(tmp_path, theirs)
+    with pytest.raises(VocabularyMismatchError, match=r"differ at id 4.* take other parts"):
+        start_from(ours, WarmStart(str(tmp_path), ("*",)))
+    assert start_from(ours, WarmStart(str(tmp_path), ("encoder.*", "predictor.rnn.*"))) > 0
 
 
 def test_average_follows_its_formula_and_swaps_back() -> None:

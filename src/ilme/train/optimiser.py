@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ilme.errors import BadInputError, CheckpointError
+from ilme.tokens import Tokens, check_same_vocabulary
 from ilme.train.options import OptimiserOptions, WarmStart
 
 __all__ = ["MovingAverage", "freeze", "learning_rate", "make_optimiser", "set_rate", "start_from"]
@@ -76,12 +77,17 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def start_from(model: nn.Module, warm: WarmStart) -> int:
-    """Copies the named weights of a trained model into this one; how many numbers that are."""
+    """Copies the named weights of a trained model into this one; how many numbers that are.
+
+    Weights that belong to labels (embeddings, output layers) are copied only between models over the same tokens.
+    """
     if warm.model is None:
         return 0
     from ilme.checkpoint import load_model
 
-    theirs = load_model(warm.model).model.state_dict()
+    other: Any = load_model(warm.model).model
+    theirs = other.state_dict()
+    labels: Tokens | None = getattr(model, "tokens", None)
     copied = 0
     for name, value in model.state_dict().items():
         if not any(fnmatchcase(name, pattern) for pattern in warm.parts):
@@ -92,6 +98,11 @@ def start_from(model: nn.Module, warm: WarmStart) -> int:
             raise CheckpointError(
                 f"{warm.model}: {name} has shape {tuple(theirs[name].shape)}, this network needs {tuple(value.shape)}"
             )
+        if labels is not None and len(labels) in value.shape:
+            advice = (
+                f"{name} belongs to its tokens: take other parts of it, such as encoder.*, or train over its tokenizer."
+            )
+            check_same_vocabulary(labels, other.tokens, "network", f"model {warm.model}", advice)
         value.copy_(theirs[name])
         copied += value.numel()
     if not copied:
