@@ -30,6 +30,7 @@ __all__ = [
     "PackedLSTMStack",
     "PackedLinear",
     "PackingError",
+    "check_available",
     "is_packed",
     "pack",
     "packed_product",
@@ -65,7 +66,7 @@ def pack(module: Network, format: Format = "float32", linear: Format | None = No
     for wanted in (format, linear):
         if wanted not in get_args(Format):
             raise BadInputError(f"no packed format is called {wanted!r}; there are {', '.join(get_args(Format))}")
-        _check_available(wanted)
+        check_available(wanted)
     if isinstance(module, nn.Linear | PackedLinear | LSTMStack):
         return _replacement(module, format, linear)  # type: ignore[return-value]
     _pack_children(module, format, linear)
@@ -313,8 +314,12 @@ def _check_ready(module: nn.Module) -> None:
             raise BadInputError(f"packing starts from float32 weights, but {label} is {parameter.dtype}; use .float()")
 
 
-def _check_available(format: Format) -> None:
-    """Tries the kernels once on a tiny matrix."""
+def check_available(format: Format) -> None:
+    """Tries the kernels once on a tiny matrix.
+
+    Raises:
+        PackingError: There are none.
+    """
     if format == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         raise PackingError("this processor has no bfloat16 kernels in oneDNN; pack with 'float32' or 'int8'")
     try:

@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 from ilme.adapters.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
 from ilme.adapters.hf import TransformerAED  # noqa: E402
 from ilme.ilm.transformer import ESTIMATORS, Calibration, estimate  # noqa: E402
+from ilme.packed import PackingError  # noqa: E402
 from tests.adapters.tiny import tiny_moonshine, tiny_speech2text, waves  # noqa: E402
 
 LABELS = [5, 9, 12, 5, 30]
@@ -62,3 +63,15 @@ def test_packed_weights_give_the_same_scores(model, speech):
     check_attention_model(model, *speech, LABELS)
     packed = attention_rows(model, model.encode(*speech), [LABELS] * 2)
     torch.testing.assert_close(packed, plain, atol=1e-4, rtol=0)
+
+
+def test_where_float32_cannot_be_packed_nothing_changes(model, speech, monkeypatch):
+    def refuse(format):
+        raise PackingError("no kernels")
+
+    plain = attention_rows(model, model.encode(*speech), [LABELS] * 2)
+    monkeypatch.setattr("ilme.adapters.hf.check_available", refuse)
+    model.pack("float32")
+    torch.testing.assert_close(attention_rows(model, model.encode(*speech), [LABELS] * 2), plain, atol=0, rtol=0)
+    with pytest.raises(PackingError, match="no kernels"):
+        model.pack("int8")

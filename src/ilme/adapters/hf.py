@@ -21,7 +21,7 @@ from torch import Tensor
 from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
 from ilme.errors import BadInputError
 from ilme.nest import State
-from ilme.packed import Format
+from ilme.packed import Format, PackingError, check_available
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "encode_apart", "read_bart_layers", "read_layer"]
@@ -225,9 +225,18 @@ class TransformerAED(ABC):
         return self.decoder.layers[0].cross_kv.weight.shape[1]
 
     def pack(self, format: Format = "float32") -> None:
-        """Arranges the decoder's weights for the CPU: the same scores in less time (int8: nearly the same)."""
+        """Arranges the decoder's weights for the CPU: the same scores in less time (int8: nearly the same).
+
+        Where this build of torch cannot arrange float32, nothing changes.
+        """
         if self.device.type != "cpu" or self.dtype != torch.float32:
             raise BadInputError(f"packing is for float32 weights on the CPU, these are {self.dtype} on {self.device}")
+        try:
+            check_available(format)
+        except PackingError:
+            if format != "float32":
+                raise
+            return
         self.decoder.pack(format)
 
     @torch.inference_mode()
