@@ -27,9 +27,11 @@ from ilme.decoding.recogniser import Recogniser
 from ilme.decoding.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
+from ilme.nest import State
 from ilme.packed import Format, pack, twin
 from ilme.protocols import TokenScorer
 from ilme.search.attention import AttentionOptions
+from ilme.search.exact import ExactRanking
 from ilme.search.hypothesis import NBest
 
 ROUNDING = 1e-3  # nats by which two float32 scores of one sequence may differ
@@ -63,6 +65,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in formats_of(recogniser):
         repack(recogniser, name, exact)
+        decoder.recogniser = RankedAgain(recogniser) if name == AGAIN else recogniser
         for beam in options.beams:
             before = own_cpu_seconds()
             lists = decoder.decode(weights, beam)
@@ -105,7 +108,17 @@ def repack(recogniser: Recogniser, name: str, subtracted: TokenScorer | None) ->
     if name == ROUNDED and getattr(subtracted, "host", None) is recogniser.model:
         recogniser.subtracted = copy.copy(subtracted)
         recogniser.subtracted.host = twin(recogniser.model, "int8")
-    recogniser.second = twin(recogniser.model, "int8", linear="float32") if name == AGAIN else None
+
+
+class RankedAgain(Recogniser):
+    """A transducer in int8 whose best hypotheses its float32 layers rank again."""
+
+    def __init__(self, other: Recogniser) -> None:
+        vars(self).update(vars(other))
+        self.finer = twin(other.model, "int8", linear="float32")
+
+    def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
+        return ExactRanking(self.finer, weights)(super().search(encoded, weights, beam), encoded)
 
 
 def compare(rows: list[dict[str, Any]]) -> None:

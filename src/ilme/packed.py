@@ -30,11 +30,11 @@ __all__ = [
     "PackedLSTMStack",
     "PackedLinear",
     "PackingError",
-    "check_available",
     "is_packed",
     "pack",
     "packed_product",
     "twin",
+    "worth_packing",
 ]
 
 Format = Literal["float32", "bfloat16", "int8"]
@@ -66,7 +66,7 @@ def pack(module: Network, format: Format = "float32", linear: Format | None = No
     for wanted in (format, linear):
         if wanted not in get_args(Format):
             raise BadInputError(f"no packed format is called {wanted!r}; there are {', '.join(get_args(Format))}")
-        check_available(wanted)
+        _check_available(wanted)
     if isinstance(module, nn.Linear | PackedLinear | LSTMStack):
         return _replacement(module, format, linear)  # type: ignore[return-value]
     _pack_children(module, format, linear)
@@ -314,21 +314,33 @@ def _check_ready(module: nn.Module) -> None:
             raise BadInputError(f"packing starts from float32 weights, but {label} is {parameter.dtype}; use .float()")
 
 
-def check_available(format: Format) -> None:
-    """Tries the kernels once on a tiny matrix.
+def worth_packing(format: Format) -> bool:
+    """Whether a network that is to run in a format should be packed: not where it runs in float32 without, only slower.
 
     Raises:
-        PackingError: There are none.
+        PackingError: This build of torch, or this processor, has no kernels for a format other than float32.
     """
-    if format == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise PackingError("this processor has no bfloat16 kernels in oneDNN; pack with 'float32' or 'int8'")
     try:
+        _check_available(format)
+    except PackingError:
+        if format != "float32":
+            raise
+        return False
+    return True
+
+
+def _check_available(format: Format) -> None:
+    """Tries the kernels once on a tiny matrix."""
+    try:
+        supported = format != "bfloat16" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
         packed_product(torch.ones(16, 16), torch.zeros(16), format)(torch.ones(2, 16))
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         raise PackingError(
             f"this build of torch ({torch.__version__}) cannot pack weights as {format}; "
             f"leave the model unpacked: it gives the same results, more slowly ({error})"
         ) from error
+    if not supported:
+        raise PackingError("this processor has no bfloat16 kernels in oneDNN; pack with 'float32' or 'int8'")
 
 
 def _version(parameter: Tensor) -> int:

@@ -70,7 +70,7 @@ def test_where_float32_cannot_be_packed_nothing_changes(model, speech, monkeypat
         raise PackingError("no kernels")
 
     plain = attention_rows(model, model.encode(*speech), [LABELS] * 2)
-    monkeypatch.setattr("ilme.adapters.hf.check_available", refuse)
+    monkeypatch.setattr("ilme.packed._check_available", refuse)
     model.pack("float32")
     torch.testing.assert_close(attention_rows(model, model.encode(*speech), [LABELS] * 2), plain, atol=0, rtol=0)
     with pytest.raises(PackingError, match="no kernels"):

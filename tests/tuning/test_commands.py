@@ -26,7 +26,7 @@ from ilme.errors import BadInputError
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.results import Results
 from ilme.fusion import FusionWeights
-from ilme.packed import PackingError, is_packed
+from ilme.packed import PackedLinear, PackedLSTMStack, PackingError, is_packed
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
 from ilme.tuning.result import TuningResult
@@ -236,8 +236,10 @@ def test_formats_of_the_weights_are_chosen_by_name(folder: Path, model: str) -> 
     assert len(system.hypotheses) == 6
     parts = Parts(str(folder / model), format="int8")
     rounded, exact = load_recogniser(parts), load_recogniser(Parts(str(folder / model)))
-    assert is_packed(rounded.model) and is_packed(exact.model) and exact.second is None
-    assert (rounded.second is not None) == (model == "rnnt")  # which ranks the best hypotheses again
+    formats = [{m.format for m in r.model.modules() if isinstance(m, PackedLSTMStack)} for r in (rounded, exact)]
+    assert formats == [{"int8"}, {"float32"}]
+    linear = {m.format for m in rounded.model.modules() if isinstance(m, PackedLinear)}
+    assert linear == {"int8" if model == "rnnt" else "float32"}
     assert describe(parts)["format"] == "int8" and "format" not in describe(Parts(str(folder / model)))
     with pytest.raises(BadInputError, match="for the CPU"):
         Parts(str(folder / model), device="cuda", format="int8")
@@ -247,7 +249,7 @@ def test_a_build_that_cannot_pack_float32_decodes_all_the_same(folder: Path, mon
     def refuse(*_: object) -> None:
         raise PackingError("no kernels")
 
-    monkeypatch.setattr("ilme.decoding.loading.pack", refuse)
+    monkeypatch.setattr("ilme.packed._check_available", refuse)
     assert not is_packed(load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"))).model)
     with pytest.raises(PackingError, match="no kernels"):
         load_recogniser(Parts(str(folder / "rnnt"), format="int8"))

@@ -21,7 +21,7 @@ from torch import Tensor
 from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
 from ilme.errors import BadInputError
 from ilme.nest import State
-from ilme.packed import Format, PackingError, check_available
+from ilme.packed import Format, worth_packing
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "encode_apart", "read_bart_layers", "read_layer"]
@@ -231,13 +231,8 @@ class TransformerAED(ABC):
         """
         if self.device.type != "cpu" or self.dtype != torch.float32:
             raise BadInputError(f"packing is for float32 weights on the CPU, these are {self.dtype} on {self.device}")
-        try:
-            check_available(format)
-        except PackingError:
-            if format != "float32":
-                raise
-            return
-        self.decoder.pack(format)
+        if worth_packing(format):
+            self.decoder.pack(format)
 
     @torch.inference_mode()
     def encode(self, features: Tensor, lengths: Tensor) -> State:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ilme.decoding.recogniser import Options, Recogniser
 from ilme.errors import BadInputError
-from ilme.packed import Format, PackingError, pack, twin
+from ilme.packed import Format, pack, worth_packing
 from ilme.protocols import TokenScorer
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
@@ -31,8 +31,7 @@ class Parts:
             learn`) or of a source-domain LM, for models of others also the name of an estimator such as `silence`;
             empty for none.
         device: Where everything runs.
-        format: Of the decoder's weights on a CPU. `int8` is faster and changes scores a little; a transducer's best
-            hypotheses are then ranked again by its layers in float32.
+        format: Of the decoder's weights on a CPU. `int8` is faster and changes scores a little.
     """
 
     model: str = ""
@@ -139,18 +138,13 @@ def pack_recogniser(recogniser: Recogniser, format: Format) -> None:
     """
     from torch import nn
 
+    if not worth_packing(format):
+        return
+    pack(recogniser.model, format, None if recogniser.is_transducer else "float32")
     scorers: list[Any] = [recogniser.lm, recogniser.subtracted]
-    try:
-        pack(recogniser.model, format, None if recogniser.is_transducer else "float32")
-        for scorer in scorers:
-            if isinstance(scorer, nn.Module):
-                pack(scorer, format)
-    except PackingError:
-        if format != "float32":
-            raise
-    options = recogniser.options
-    if format == "int8" and isinstance(options, TransducerOptions) and not options.blank_aware:
-        recogniser.second = twin(recogniser.model, "int8", linear="float32")
+    for scorer in scorers:
+        if isinstance(scorer, nn.Module):
+            pack(scorer, format)
 
 
 def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:

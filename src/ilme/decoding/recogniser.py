@@ -16,7 +16,6 @@ from ilme.fusion import Fusion, FusionWeights
 from ilme.nest import State, select
 from ilme.protocols import AttentionDecoder, TokenScorer, Transducer
 from ilme.search.attention import AttentionOptions, AttentionSearch
-from ilme.search.exact import ExactRanking
 from ilme.search.hypothesis import NBest
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.tokens import Tokenizer
@@ -38,8 +37,6 @@ class Recogniser:
         subtracted: What is subtracted.
         options: How to search; the beam comes with each search too.
         rate: Samples a second that `features` wants.
-        second: A more exact network of the same kind, that ranks the best hypotheses of each search again; see
-            `ilme.search.exact`.
     """
 
     def __init__(
@@ -52,10 +49,8 @@ class Recogniser:
         subtracted: TokenScorer | None = None,
         options: Options | None = None,
         rate: int = 16000,
-        second: Transducer | AttentionDecoder | None = None,
     ) -> None:
         self.model: Any = model
-        self.second = second
         self.features, self.tokenizer, self.rate = features, tokenizer, rate
         self.lm, self.subtracted = lm, subtracted
         self.is_transducer = hasattr(model, "join")
@@ -91,9 +86,6 @@ class Recogniser:
         else:
             chosen = replace(self.options, beam=beam, nbest=min(self.options.nbest, beam))
             lists = AttentionSearch(self.model, fusion, chosen)(encoded)
-        if self.second is not None:
-            alpha = self.length_exponent
-            lists = ExactRanking(self.second, weights, length_normalisation=alpha)(lists, encoded)
         return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]
 
     def choose(self, encoded: State, rows: Sequence[int]) -> State:

@@ -37,9 +37,11 @@ Prefix = tuple[int, ...]
 class ExactRanking:
     """Scores the first `best` hypotheses of each list again, and puts them in that order; the others follow as found.
 
+    Scores of the first and of the others are then not comparable: rank what is read, not lists to tune weights on.
+
     Attributes:
-        model: The exact network, or a more exact one: `twin(rnnt, "int8", linear="float32")` costs a search in int8
-            little, while float32 LSTMs, label by label for a few rows, would cost as much as the search itself.
+        model: The exact network, or a more exact one, such as `twin(rnnt, "int8", linear="float32")`: LSTMs in float32,
+            label by label for a few rows, wait for memory.
         weights: Those of the search.
         lm: The exact external LM; None keeps the search's scores of it.
         subtracted: The exact subtracted LM; None keeps the search's scores of it.
