@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,11 +22,13 @@ from ilme.evaluation.results import Results
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.study.config import StudyConfig, read_config
 from ilme.study.copies import copies
-from ilme.study.corpora import CorpusPart, RecordingsPlan, find_file, rows_of, training_rows
+from ilme.study.corpora import CorpusPart, RecordingsPlan, find_file, rows_of, synthetic_study, training_rows
 from ilme.study.gathering import gather
 from ilme.study.recordings import _pieces
-from ilme.study.speech import resident_part
+from ilme.study.shards import write_shard
+from ilme.study.speech import resident_part, resident_shards
 from ilme.study.stages import build_study
+from ilme.study.texts import write_lines
 from ilme.train.resident import ResidentAudio
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +70,11 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = WhisperEncoder(WhisperConfig(layers=1, width=32, heads=2))
     whisper = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
     torch.save({"dims": {}, "model_state_dict": whisper}, root / "whisper.pt")
+    spoken = [f"quick brown said {word}" for word in ("lamb", "dog", "fox")]
+    waves = [np.full(20000, 7 * i, np.int16) for i in range(3)]
+    write_shard(root / "small/speech/train/0000", ["a", "b", "c"], spoken, ["v"] * 3, waves)
+    (root / "small/text").mkdir()
+    write_lines(root / "small/text/spoken.txt", spoken)
     return root
 
 
@@ -202,11 +210,28 @@ def test_text_that_is_tested_on_is_left_out(corpora: Path, tmp_path: Path) -> No
     assert study.facts("text")["target_excluded"] == 40
 
 
+def test_synthetic_speech_comes_after_the_recordings(corpora: Path) -> None:
+    config = config_of(corpora, **{"recordings.synthetic": "small"})
+    folder = synthetic_study(config.recordings)
+    assert folder == corpora / "small" and synthetic_study(config_of(corpora).recordings) is None
+    spoken = resident_shards(folder / "speech/train", "cpu")
+    recorded = ResidentAudio.from_arrays([np.arange(5, dtype=np.int16)], ["r"], ["recorded"])
+    both = recorded.followed_by(spoken)
+    assert both.ids == ["r", "a", "b", "c"] and both.texts[0] == "recorded"
+    assert both.samples[both.starts[2] : both.starts[3]].tolist() == [7] * 20000
+    assert both.starts[-1] == len(both.samples) == 60005
+    absent = config_of(corpora, **{"recordings.synthetic": "absent"})
+    with pytest.raises(BadInputError, match=r"holds absent/text/spoken\.txt"):
+        synthetic_study(absent.recordings)
+    with pytest.raises(BadInputError, match="not one corpus"):
+        recorded.followed_by(replace(spoken, rate=8000))
+
+
 @pytest.mark.slow
 def test_every_stage(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightning_fabric", reason="the study trains: pip install 'ilme[train]'")
     monkeypatch.chdir(ROOT)
-    config = config_of(corpora)
+    config = config_of(corpora, **{"recordings.synthetic": "small"})
     for name in build_study(config, tmp_path, "cpu").stages:  # a new study for each stage, as after a kill
         study = build_study(config, tmp_path, "cpu")
         study.run(until=name)
@@ -214,6 +239,7 @@ def test_every_stage(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for setting in ("cross", "calls"):
         results = Results.load(tmp_path / f"tables/{setting}.json")
         assert [s.name for s in results.systems] == [f"{m} {x}" for m in ("rnnt", "aed") for x in ("BS", "DR", "ILME")]
+    assert (tmp_path / "text/source-train.txt").read_text().splitlines()[-1] == "quick brown said fox"
     loaded = load_model(tmp_path / "rnnt/model.safetensors")
     assert loaded.frontend.kind == "whisper" and loaded.model.encoder.whisper is not None
 

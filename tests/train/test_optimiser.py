@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from ilme.checkpoint import save_model
 from ilme.errors import BadInputError, CheckpointError, VocabularyMismatchError
@@ -16,7 +17,7 @@ from ilme.tokens import Tokens
 from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate, start_from
 from ilme.train.options import OptimiserOptions, WarmStart
 
-from .tiny import make_objective
+from .tiny import make_objective, make_trainer
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,22 @@ def test_groups_follow_patterns_and_leave_biases_undecayed() -> None:
     assert by_name["encoder_head.1.weight"] == (10.0, 0.5)  # the first pattern that matches counts
     assert by_name["output.weight"] == (2.0, 0.5)
     assert by_name["predictor.embedding.weight"] is None
+    set_rate(optimiser, 2.0, still=True)
+    rates = {id(p): g["lr"] for g in optimiser.param_groups for p in g["params"]}
+    assert rates[id(model.encoder.blocks[0].lstm.weight_ih_l0)] == 0 and rates[id(model.output.weight)] == 2.0
+
+
+def test_trained_layers_stand_still_until_they_thaw(tmp_path: Path) -> None:
+    def encoder_after(steps: int) -> Tensor:
+        rates = OptimiserOptions(warmup=0, layer_rates={"encoder.*": 0.5}, thaw=2)
+        trainer = make_trainer(tmp_path / str(steps), "rnnt", rates=rates, steps=steps)
+        trainer.run()
+        return trainer.objective.model.encoder.blocks[0].lstm.weight_ih_l0.detach()  # type: ignore[no-any-return]
+
+    start = make_objective("rnnt").model.encoder.blocks[0].lstm.weight_ih_l0
+    assert torch.equal(encoder_after(2), start) and not torch.equal(encoder_after(3), start)
+    with pytest.raises(BadInputError, match="needs layer_rates"):
+        OptimiserOptions(thaw=5)
 
 
 def test_a_pattern_that_matches_nothing_is_an_error() -> None:

@@ -52,7 +52,9 @@ def make_objective(kind: str) -> Objective:
     return AedObjective(model, AedOptions(smoothing=0.0)) if kind == "aed" else LmObjective(model)
 
 
-def make_trainer(out: Path, kind: str = "rnnt", budget: float = 60, **loop: Any) -> Trainer:
+def make_trainer(
+    out: Path, kind: str = "rnnt", budget: float = 60, rates: OptimiserOptions | None = None, **loop: Any
+) -> Trainer:
     settings: dict[str, Any] = {
         "steps": 30, "save_every": 7, "evaluate_every": 10, "log_every": 5, "tensorboard": False, "precision": "fp32"
     }  # fmt: skip
@@ -68,7 +70,7 @@ def make_trainer(out: Path, kind: str = "rnnt", budget: float = 60, **loop: Any)
         source = MemorySource(features, labels, budget, **ranks)
         held = MemorySource(features, labels, budget, shuffle=False)
     whole = [batch for i, batch in enumerate(held) if i % fabric.world_size == fabric.global_rank]
-    rates = OptimiserOptions(rate=3e-3, warmup=10)
+    rates = rates or OptimiserOptions(rate=3e-3, warmup=10)
     return Trainer(
         out, make_objective(kind), source, lambda: whole, options, rates, lambda m: save_model(out, m), fabric=fabric
     )

@@ -157,13 +157,18 @@ def encoder_weights(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_whisper_encoder(source: str | Path, file: str | Path) -> Path:
-    """The encoder of an OpenAI `.pt` file alone, in the types it has there: a fifth of the file."""
+    """The encoder alone of an OpenAI `.pt` file, in the types it has there, or of a whisper.cpp file, in 16 bits."""
     from ilme.adapters.openai_whisper import read_pt
+    from ilme.adapters.whisper_cpp import read_ggml
     from ilme.checkpoint import write_tensors
 
-    _, parameters = read_pt(Path(source))
+    path = Path(source)
+    if path.suffix == ".bin":
+        parameters = {name: value.half() for name, value in read_ggml(path)[1].items()}
+    else:
+        parameters = read_pt(path)[1]
     kept = {f"{_PREFIX}{name}": value for name, value in encoder_weights(parameters).items()}
-    write_tensors(Path(file), kept, {"source": Path(source).name})
+    write_tensors(Path(file), kept, {"source": path.name})
     return Path(file)
 
 

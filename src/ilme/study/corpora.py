@@ -19,6 +19,7 @@ __all__ = [
     "find_file",
     "manifest_of",
     "rows_of",
+    "synthetic_study",
     "training_rows",
 ]
 
@@ -64,6 +65,8 @@ class RecordingsPlan:
         piece: Target text is cut into pieces of at most so many words: consecutive sentences are joined until a drawn
             length is reached. 0 keeps one sentence to a line.
         whisper: Weights that Whisper layers of the encoders start from; empty starts from fresh ones.
+        synthetic: Folder, in one of the roots, of another study whose synthetic training speech both networks learn too;
+            its sentences are source text then. Empty: recordings alone.
         workers: Threads that decode audio; 0 takes one for each core.
     """
 
@@ -80,6 +83,7 @@ class RecordingsPlan:
     noise: dict[str, Any] = field(default_factory=dict)
     piece: int = 0
     whisper: str = ""
+    synthetic: str = ""
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -170,6 +174,11 @@ def rows_of(plan: RecordingsPlan, part: CorpusPart, seed: int) -> list[Row]:
         places = Random(f"{seed}/{part.corpus}/{part.split}").sample(range(len(rows)), part.most)
         rows = [rows[i] for i in sorted(places)]
     return rows
+
+
+def synthetic_study(plan: RecordingsPlan) -> Path | None:
+    """The folder of the study that speaks for this one; None: there is none."""
+    return find_file(plan, f"{plan.synthetic}/text/spoken.txt").parent.parent if plan.synthetic else None
 
 
 def training_rows(plan: RecordingsPlan, seed: int) -> list[Row]:

@@ -14,10 +14,10 @@ from ilme.models.encoder import EncoderConfig
 from ilme.models.whisper_encoder import load_whisper_encoder
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.copies import copies
-from ilme.study.corpora import find_file
+from ilme.study.corpora import find_file, synthetic_study
 from ilme.study.language import study_tokenizer
 from ilme.study.runner import Stage, Study, file_digest
-from ilme.study.speech import resident_part
+from ilme.study.speech import resident_part, resident_shards
 from ilme.study.texts import read_lines
 from ilme.study.training import Course, fresh_network, network_config, options_of, plan_inputs, run_course
 from ilme.train.monitor import internal_lm_perplexity
@@ -73,6 +73,8 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
     if config.recordings.active:
         heard = config.recordings
         audio = copies(audio, heard.speeds, heard.telephone, heard.joined, config.seed)
+        if spoken_too := synthetic_study(heard):
+            audio = audio.followed_by(resident_shards(spoken_too / "speech" / "train", device))
     masks = None if plan.masks is None else options_of(SpecAugment, plan.masks, "masks")
     held_out = ResidentSource(
         resident_part(study, "held-out", device),

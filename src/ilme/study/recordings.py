@@ -28,6 +28,7 @@ from ilme.study.corpora import (
     find_file,
     manifest_of,
     rows_of,
+    synthetic_study,
     training_rows,
 )
 from ilme.study.runner import Stage, Study, file_digest
@@ -53,6 +54,8 @@ def recorded_text_stage(config: StudyConfig) -> Stage:
         "lm_sentences": config.text.lm_sentences,
         "seed": config.seed,
     }
+    if spoken_too := synthetic_study(plan):
+        inputs["synthetic"] = file_digest(spoken_too / "text" / "spoken.txt")
     return Stage("text", lambda study: _write_texts(study, config), inputs=inputs)
 
 
@@ -71,6 +74,8 @@ def _write_texts(study: Study, config: StudyConfig) -> dict[str, Any]:
     """Every text of the study; a held-out transcript of the source is none that was learnt."""
     plan, folder, seed = config.recordings, study.folder("text"), config.seed
     train = [row.text for row in training_rows(plan, seed)]
+    if spoken_too := synthetic_study(plan):
+        train += read_lines(spoken_too / "text" / "spoken.txt")
     write_lines(folder / "source-train.txt", train)
     write_lines(folder / "transcripts.txt", list(dict.fromkeys(train)))
     heard = set(train)

@@ -24,7 +24,7 @@ from ilme.study.speaking import RATE, SET_FORMAT, Job, Part, SetJob, make_uttera
 from ilme.study.texts import count_words, read_lines, speakable
 from ilme.train.resident import ResidentAudio
 
-__all__ = ["resident_part", "sets_stage", "speech_stage", "write_manifest"]
+__all__ = ["resident_part", "resident_shards", "sets_stage", "speech_stage", "write_manifest"]
 
 SET_JOB = 50  # utterances of a dev or test set made in one go
 
@@ -51,7 +51,10 @@ def sets_stage(config: StudyConfig) -> Stage:
 
 def resident_part(study: Study, name: str, device: str) -> ResidentAudio:
     """The shards of `train` or `held-out` in the memory of a device."""
-    folder = study.folder("speech") / name
+    return resident_shards(study.folder("speech") / name, device)
+
+
+def resident_shards(folder: Path, device: str) -> ResidentAudio:
     listed = list_shards(folder)
     if not listed.ids:
         raise BadInputError(f"there is no speech in {folder}; remove {folder.parent} and start again to have it made")

@@ -271,7 +271,7 @@ class Trainer:
         ids = [i for b in drawn for i in b.ids]
         done = _Step(loss_value, norm_value, float(seen), ids if bad_here or self.fabric.world_size == 1 else [])
         if done.finite:
-            set_rate(self._inner, self._rate(step))
+            set_rate(self._inner, self._rate(step), step <= self.rates.thaw)
             self.optimiser.step()
             if self.average is not None:
                 self.average.update()

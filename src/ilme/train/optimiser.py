@@ -71,9 +71,10 @@ def make_optimiser(model: nn.Module, options: OptimiserOptions) -> torch.optim.A
     return torch.optim.AdamW(settings, lr=options.rate, betas=(options.beta1, options.beta2), fused=fused)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimiser: torch.optim.Optimizer, rate: float, still: bool = False) -> None:
+    """The rate of each group of parameters; `still`: 0 where the group has a factor of its own."""
     for group in optimiser.param_groups:
-        group["lr"] = rate * group["factor"]
+        group["lr"] = 0.0 if still and group["factor"] != 1 else rate * group["factor"]
 
 
 def start_from(model: nn.Module, warm: WarmStart) -> int:

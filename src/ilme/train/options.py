@@ -26,6 +26,8 @@ class OptimiserOptions:
         clip: Largest norm of the gradient; 0 leaves it as it is.
         layer_rates: Factor of the learning rate by name pattern, such as {"encoder.*": 0.1}; the first match counts.
         frozen: Name patterns of parameters that are not trained, such as ["encoder.*"].
+        thaw: Steps at the start in which what has a factor in `layer_rates` stands still: fresh layers on top of trained
+            ones would first undo what those have learnt.
     """
 
     rate: float = 1e-3
@@ -38,6 +40,7 @@ class OptimiserOptions:
     clip: float = 5.0
     layer_rates: dict[str, float] = field(default_factory=dict)
     frozen: tuple[str, ...] = ()
+    thaw: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frozen", tuple(self.frozen))
@@ -49,6 +52,8 @@ class OptimiserOptions:
             raise BadInputError(f"optimiser.clip={self.clip}, weight_decay={self.weight_decay}: must be ≥ 0")
         if any(factor < 0 for factor in self.layer_rates.values()):
             raise BadInputError(f"optimiser.layer_rates must not be negative: {self.layer_rates}")
+        if self.thaw < 0 or (self.thaw and not self.layer_rates):
+            raise BadInputError(f"optimiser.thaw={self.thaw} must be ≥ 0, and needs layer_rates to say what stands still")
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,14 @@ class ResidentAudio:
     def hours(self) -> float:
         return len(self.samples) / self.rate / 3600
 
+    def followed_by(self, other: ResidentAudio) -> ResidentAudio:
+        """Both corpora as one."""
+        if other.rate != self.rate:
+            raise BadInputError(f"speech at {self.rate} and at {other.rate} samples a second is not one corpus")
+        starts = torch.cat([self.starts, other.starts[1:] + len(self.samples)])
+        samples = torch.cat([self.samples, other.samples])
+        return ResidentAudio(samples, starts, self.ids + other.ids, self.texts + other.texts, self.rate)
+
     def gather(self, starts: Tensor, lengths: Tensor, width: int) -> Tensor:
         """Float waveforms (n, width) that begin at `starts`, silent after `lengths`; all on the device."""
         at = torch.arange(width, device=self.samples.device)
