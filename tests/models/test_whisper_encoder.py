@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def _openai_names(encoder: WhisperEncoder) -> dict[str, torch.Tensor]:
 def _pt(path: Path, encoder: WhisperEncoder) -> Path:
     parameters = _openai_names(encoder) | {"decoder.ln.weight": torch.ones(3)}
     torch.save({"dims": {"n_mels": 80}, "model_state_dict": parameters}, path)
+    return path
+
+
+def _ggml(path: Path, encoder: WhisperEncoder) -> Path:
+    """The parameters in float16, as whisper.cpp stores them, with no mel filters and no vocabulary."""
+    data = struct.pack("<i11i2ii", 0x67676D6C, *[1] * 11, 0, 0, 0)
+    for name, value in _openai_names(encoder).items():
+        if name.endswith(("conv1.bias", "conv2.bias")):
+            value = value[:, None]
+        sizes = struct.pack(f"<{value.ndim}i", *reversed(value.shape))
+        data += struct.pack("<3i", value.ndim, len(name), 1) + sizes + name.encode() + value.half().numpy().tobytes()
+    path.write_bytes(data)
     return path
 
 
@@ -78,6 +91,15 @@ def test_weights_of_a_pt_file_and_of_its_encoder_alone(tmp_path: Path) -> None:
     for name, value in source.state_dict().items():
         assert torch.equal(first.state_dict()[name], value)
         assert torch.equal(second.state_dict()[name], value)
+
+
+def test_weights_of_a_whisper_cpp_file(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    source, loaded = WhisperEncoder(SMALL), WhisperEncoder(SMALL)
+    kept = save_whisper_encoder(_ggml(tmp_path / "model.bin", source), tmp_path / "encoder.safetensors")
+    load_whisper_encoder(loaded, kept)
+    for name, value in source.named_parameters():
+        assert torch.equal(loaded.get_parameter(name), value.half().float())
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:

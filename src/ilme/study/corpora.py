@@ -65,8 +65,8 @@ class RecordingsPlan:
         piece: Target text is cut into pieces of at most so many words: consecutive sentences are joined until a drawn
             length is reached. 0 keeps one sentence to a line.
         whisper: Weights that Whisper layers of the encoders start from; empty starts from fresh ones.
-        synthetic: Folder, in one of the roots, of another study whose synthetic training speech both networks learn too;
-            its sentences are source text then. Empty: recordings alone.
+        synthetic: Folder, in one of the roots, of another study whose synthetic training speech is learnt too; its
+            sentences are source text then. Empty: recordings alone.
         workers: Threads that decode audio; 0 takes one for each core.
     """
 

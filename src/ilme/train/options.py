@@ -26,8 +26,8 @@ class OptimiserOptions:
         clip: Largest norm of the gradient; 0 leaves it as it is.
         layer_rates: Factor of the learning rate by name pattern, such as {"encoder.*": 0.1}; the first match counts.
         frozen: Name patterns of parameters that are not trained, such as ["encoder.*"].
-        thaw: Steps at the start in which what has a factor in `layer_rates` stands still: fresh layers on top of trained
-            ones would first undo what those have learnt.
+        thaw: Steps at the start in which what has a factor in `layer_rates` stands still: fresh layers on top of
+            trained ones would first undo what those have learnt.
     """
 
     rate: float = 1e-3
@@ -53,7 +53,7 @@ class OptimiserOptions:
         if any(factor < 0 for factor in self.layer_rates.values()):
             raise BadInputError(f"optimiser.layer_rates must not be negative: {self.layer_rates}")
         if self.thaw < 0 or (self.thaw and not self.layer_rates):
-            raise BadInputError(f"optimiser.thaw={self.thaw} must be ≥ 0, and needs layer_rates to say what stands still")
+            raise BadInputError(f"optimiser.thaw={self.thaw} must be ≥ 0, and layer_rates say what stands still")
 
 
 @dataclass(frozen=True)
