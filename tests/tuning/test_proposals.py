@@ -8,7 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ilme.tuning.error_surface import build_lists, stack_lists
-from ilme.tuning.proposals import APART, MERGED, Proposer, TriedPoint, beyond, nearness, region, within
+from ilme.tuning.proposals import (
+    APART,
+    MERGED,
+    Proposer,
+    TriedPoint,
+    beyond,
+    nearness,
+    overreached,
+    region,
+    rising_to,
+    room,
+    within,
+)
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from tests.tuning.synthetic_lists import TRUTH, SyntheticDecoder
 from tests.tuning.test_error_surface import random_lists
@@ -37,6 +49,51 @@ def test_the_region_follows_the_best_and_narrows_when_a_decode_does_not_help() -
     steps.append(tried(0.45, 0.25, 79))  # better, but well inside
     centre, radius = region(steps, 0.4)
     assert centre.tolist() == [0.45, 0.25, 0.0] and radius == pytest.approx(0.1)
+
+
+def test_the_region_grows_again_after_a_step_to_its_edge_that_helped() -> None:
+    steps = [tried(0.0, 0.0, 100), tried(0.4, 0.0, 103), tried(0.1, 0.0, 95)]
+    assert region(steps, 0.4)[1] == pytest.approx(0.1)
+    steps.append(tried(0.2, 0.0, 90))
+    assert region(steps, 0.4)[1] == pytest.approx(0.2)
+    steps.append(tried(0.4, 0.1, 88))
+    assert region(steps, 0.4)[1] == pytest.approx(0.4)
+    steps.append(tried(0.8, 0.1, 80))
+    assert region(steps, 0.4)[1] == pytest.approx(0.4)  # never wider than at first
+
+
+def test_a_decode_overreached_if_it_is_far_worse_than_the_best_before_it() -> None:
+    steps = [tried(0.0, 0.0, 1000), tried(0.4, 0.0, 800), tried(0.5, 0.0, 879), tried(0.6, 0.0, 881)]
+    assert overreached(steps) == [False, False, False, True]  # 10 % more than 800
+    few = [tried(0.0, 0.0, 16), tried(0.4, 0.0, 20), tried(0.2, 0.0, 21), tried(0.1, 0.0, 0), tried(0.1, 0.1, 1)]
+    assert overreached(few) == [False, False, True, False, False]  # √16 more may be chance
+
+
+def test_no_further_than_half_way_to_a_decode_that_overreached() -> None:
+    steps = [tried(0.0, 0.0, 100), tried(0.4, 0.0, 300), tried(0.2, 0.0, 90)]
+    centre, radius = region(steps, 0.4)
+    assert centre[0] == 0.2 and radius == pytest.approx(0.1)  # on the edge and better, but 0.4 is near
+    assert room(centre, [np.array([0.21, 0.0, 0.0])], 0.4) == 2 * APART  # a point must fit in
+
+
+def test_unforeseen_errors_rise_from_the_best_point_to_where_they_were_measured() -> None:
+    centre = np.array([0.1, 0.0, 0.0])
+    surcharge = rising_to({(0.5, 0.0, 0.0): 80.0}, centre)
+    points = np.array([[0.0, 0, 0], [0.1, 0, 0], [0.3, 0, 0], [0.4, 0, 0], [0.5, 0, 0], [0.5, 0.4, 0]])
+    assert surcharge(points) == pytest.approx([0, 0, 80 / 2**3, 80 * 0.75**3, 80, 0])
+    assert rising_to({}, centre)(points).tolist() == [0] * 6
+    assert rising_to({(0.5, 0.0, 0.0): -5.0}, centre)(points).tolist() == [0] * 6  # fewer than foreseen: no reward
+
+
+def test_what_a_failed_decode_kept_does_not_move_the_proposals() -> None:
+    """The lists of a decode that overreached may hold anything: only its count of errors is used."""
+    other = random_lists(7)
+    ways = [
+        proposer().next(LISTS, [tried(0.0, 0.0, 60), TriedPoint(np.array([0.4, 0.2, 0.0]), 200.0, lists)])
+        for lists in (LISTS, other)
+    ]
+    assert ways[0] is not None and ways[1] is not None
+    assert ways[0].tolist() == ways[1].tolist() and ways[0].max() <= 0.2 + 1e-9
 
 
 @settings(max_examples=100, deadline=None)

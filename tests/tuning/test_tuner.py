@@ -17,7 +17,7 @@ from ilme.tuning.error_surface import as_vector, build_lists
 from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import TuningOptions, merge_lists, tune
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
-from tests.tuning.synthetic_lists import TRUTH, WORDS, SyntheticDecoder
+from tests.tuning.synthetic_lists import TRUTH, WORDS, OverreachingDecoder, SyntheticDecoder
 
 
 def wer(decoder: SyntheticDecoder, weights: FusionWeights) -> float:
@@ -48,6 +48,21 @@ def test_is_at_least_as_good_as_a_full_grid_of_decodes(seed: int) -> None:
     )
     assert result.dev.rate <= grid
     assert result.decodes <= 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_first_step_too_far_does_not_spoil_the_rest(seed: int) -> None:
+    decoder = OverreachingDecoder(seed)
+    options = replace(OPTIONS, method="SF", beam=3, max_decodes=6, replicates=5)
+    result = tune(decoder, decoder.references, options=options)
+    lm = [s.weights.lm for s in result.steps]
+    assert lm[1] == pytest.approx(0.4, abs=0.1) and result.decodes <= 6
+    assert result.weights.lm == pytest.approx(decoder.BEST, abs=0.04)
+    without, least = decoder.errors(0.0), min(decoder.errors(x) for x in np.arange(0, 0.4, 0.01))
+    assert without - result.dev.errors >= 0.8 * (without - least)
+    assert result.steps[1].overreached and not result.steps[0].overreached
+    assert result.stability is not None and result.stability.high.lm < lm[1]
+    assert TuningResult.from_json(json.loads(json.dumps(result.to_json()))).steps == result.steps
 
 
 def test_the_reported_wer_is_the_searchs_own() -> None:

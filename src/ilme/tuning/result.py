@@ -34,6 +34,8 @@ class TuningStep:
         added: Hypotheses that no earlier decode had.
         search: Search options that were not as given, such as {"end_margin": 3.0}; `list_wer` is then that of this
             decode's own lists.
+        overreached: Whether it made so many more errors than the best decode before it that its lists were left out of
+            all further proposals, of the heat map, the balance and the stability.
     """
 
     weights: FusionWeights
@@ -42,6 +44,7 @@ class TuningStep:
     list_wer: float
     added: int
     search: dict[str, float] = field(default_factory=dict)
+    overreached: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def _step(data: dict[str, Any]) -> TuningStep:
         data["list_wer"],
         data["added"],
         dict(data.get("search", {})),
+        bool(data.get("overreached", False)),
     )
 
 

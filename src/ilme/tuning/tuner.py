@@ -3,6 +3,8 @@
     decode dev → keep n-best lists with unweighted scores → best weights on the lists (exact error counts)
       → decode again with them, merge the new hypotheses into the lists → … until nothing changes
 
+A decode that overreached (far more errors than the best before it) is measured, but stays out of the lists.
+
 Every decode is a measurement in the real search, and the weights returned are the best of those measured: the
 lists only propose. Search options may be tuned after the weights (`ilme.tuning.option_search`). The function sees dev
 and nothing else; there is no argument through which a test set could come in.
@@ -24,7 +26,7 @@ from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weights, build_lists
 from ilme.tuning.maps import Balance, HeatMap, balance_along_lm, heat_map
 from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
-from ilme.tuning.proposals import Proposer, TriedPoint
+from ilme.tuning.proposals import Proposer, TriedPoint, overreached, overreaches, room, within
 from ilme.tuning.result import Stability, TuningResult, TuningStep
 from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
 
@@ -145,7 +147,8 @@ def tune(
         restarts=options.restarts,
         seed=options.seed,
     )
-    merged: dict[str, NBest] = {}
+    everything: dict[str, NBest] = {}
+    merged: dict[str, NBest] = {}  # without the hypotheses of decodes that overreached
     steps: list[TuningStep] = []
     tried: list[TriedPoint] = []
     vector: Array | None = space.smallest
@@ -153,16 +156,21 @@ def tune(
     while vector is not None and len(steps) < options.max_decodes:
         beam = options.first_beam or options.beam if not steps else options.beam
         decoded = decoder.decode(as_weights(vector), beam)
-        added = merge_lists(merged, decoded)
-        lists = _lists(merged, references, space, options)
-        steps.append(_step(vector, beam, decoded, references, lists, added, options))
+        added = merge_lists(everything, decoded)
+        known = _lists(everything, references, space, options)
+        step = _step(vector, beam, decoded, references, known, added, options)
+        own = _lists(decoded, references, space, options)
+        tried.append(TriedPoint(vector, _cost(step, options), own, confirmed=beam == options.beam))
+        failed = overreached(tried)
+        steps.append(replace(step, overreached=failed[-1]))
         if on_step is not None:
             on_step(steps[-1])
-        own = _lists(decoded, references, space, options)
-        confirmed = beam == options.beam
-        tried.append(TriedPoint(vector, _cost(steps[-1], options), own, confirmed))
+        if lists is None or not failed[-1]:
+            merge_lists(merged, decoded)
+            lists = _lists(merged, references, space, options) if any(failed) else known
         vector = proposer.next(lists, tried)
-        if vector is not None and added == 0 and len(steps) > 1 and _no_gain(steps, lists, vector):
+        foreseen = added == 0 and len(steps) > 1 and not any(failed)
+        if vector is not None and foreseen and _no_gain(steps, lists, vector):
             break
     if lists is None:
         raise BadInputError("max_decodes must be at least 1")
@@ -199,13 +207,11 @@ class _OptionRun:
     def propose(self, exponent: float) -> Proposal:
         """The best weights on the merged lists, ranked with this α."""
         lists = _lists(self.merged, self.references, self.space, replace(self.options, length_exponent=exponent))
-        tried = [as_vector(s.weights) for s in self.steps]
-        near = _neighbourhood(self.space, tried, self.options.step)
         found = search_weights(
             lists,
-            near,
+            _neighbourhood(self.space, self.steps, self.options),
             objective=Objective(self.options.penalty, self.options.smoothing),
-            starts=tried,
+            starts=[as_vector(s.weights) for s in self.steps],
             restarts=self.options.restarts,
             seed=self.options.seed,
         )
@@ -214,11 +220,12 @@ class _OptionRun:
 
     def measure(self, weights: FusionWeights, search: Mapping[str, float]) -> TuningStep:
         decoded = _adjustable(self.decoder).adjusted(search).decode(weights, self.options.beam)
-        added = merge_lists(self.merged, decoded) if set(search) <= {EXPONENT} else 0
         options = replace(self.options, length_exponent=search.get(EXPONENT, self.options.length_exponent))
         own = _lists(decoded, self.references, self.space, options)
-        step = _step(as_vector(weights), options.beam, decoded, self.references, own, added, options)
-        self.steps.append(replace(step, search=dict(search)))
+        step = _step(as_vector(weights), options.beam, decoded, self.references, own, 0, options)
+        failed = overreaches(_cost(step, options), min(_cost(s, options) for s in self.steps))
+        added = merge_lists(self.merged, decoded) if set(search) <= {EXPONENT} and not failed else 0
+        self.steps.append(replace(step, added=added, search=dict(search), overreached=failed))
         if self.on_step is not None:
             self.on_step(self.steps[-1])
         return self.steps[-1]
@@ -313,13 +320,14 @@ def _step(
     return TuningStep(as_weights(vector), beam, counts, lists.counts(vector).rate, added)
 
 
-def _neighbourhood(space: WeightSpace, tried: list[Array], step: float) -> WeightSpace:
-    """The part of the space within `step` of the box that holds every point decoded so far."""
-    points = np.array(tried)
-    low = np.maximum(space.low, points.min(axis=0) - step)
-    high = np.minimum(space.high, points.max(axis=0) + step)
-    ranges = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-    return WeightSpace(lm=ranges[0], subtracted=ranges[1], length=ranges[2])
+def _neighbourhood(space: WeightSpace, steps: list[TuningStep], options: TuningOptions) -> WeightSpace:
+    """The part of the space that the lists know: within `step` of the box that holds the decodes they came from.
+
+    Less where decodes overreached: no more than half way from the best to the nearest of them.
+    """
+    trusted = np.array([as_vector(s.weights) for s in steps if not s.overreached])
+    failed = [as_vector(s.weights) for s in steps if s.overreached and not s.search]
+    return within(space, trusted, room(as_vector(_best(steps, options).weights), failed, options.step))
 
 
 def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array) -> bool:
@@ -357,9 +365,10 @@ def _result(
     free = bool((space.high > space.low).any())
     steadiness = None
     if options.replicates and free:
+        overreaching = any(s.overreached for s in steps)
         steadiness = stability(
             lists,
-            space,
+            _neighbourhood(space, steps, options) if overreaching else space,
             chosen,
             objective=Objective(options.penalty, options.smoothing),
             speakers=speakers,

@@ -7,7 +7,7 @@ N is the number of reference words, so the penalty is in points of WER per unit 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from ilme.errors import BadInputError
 from ilme.tuning.error_surface import Array, CandidateLists
 
-__all__ = ["Method", "Objective", "Optimum", "WeightSpace", "search_weights"]
+__all__ = ["Method", "Objective", "Optimum", "Surcharge", "WeightSpace", "no_surcharge", "search_weights"]
+
+Surcharge = Callable[[Array], Array]  # points (n, 3) → errors (n,) that the lists do not know of
 
 Method = Literal["BS", "SF", "DR", "LODR", "ILME", "ILME-learned"]
 _MAX_ROUNDS = 30
@@ -93,6 +95,11 @@ class Objective:
 PLAIN = Objective()
 
 
+def no_surcharge(points: Array) -> Array:
+    """The lists know of every error."""
+    return np.zeros(len(points))
+
+
 @dataclass(frozen=True)
 class Optimum:
     """The best point found.
@@ -122,6 +129,7 @@ class _Search:
     copies: Array | None
     avoid: Array = field(default_factory=lambda: np.empty((0, 3)))
     apart: float = 0.0
+    surcharge: Surcharge = no_surcharge
     penalty_per_weight: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,6 +161,7 @@ class _Search:
             errors = float(np.mean(means))
         else:
             errors = self.lists.error_at(vector, self.copies)
+        errors += float(self.surcharge(vector[None])[0])
         return Optimum(vector, errors + self.penalty_per_weight * float(np.abs(vector).sum()))
 
     def best_on_line(self, origin: Array, direction: Array) -> Array:
@@ -170,7 +179,7 @@ class _Search:
         points = np.clip(origin + t[:, None] * direction, self.low, self.high)
         size = np.abs(points).sum(axis=1)
         errors = profile.at(t, self.objective.smoothing) + self.penalty_per_weight * size
-        errors = np.where(self.allowed(points), errors, np.inf)
+        errors = np.where(self.allowed(points), errors + self.surcharge(points), np.inf)
         return np.asarray(points[np.lexsort((size, np.round(errors, 6)))[0]])
 
     def descend(self, start: Array, directions: list[Array]) -> Optimum:
@@ -218,6 +227,7 @@ def search_weights(
     copies: Array | None = None,
     avoid: Sequence[Array] = (),
     apart: float = 0.0,
+    surcharge: Surcharge = no_surcharge,
 ) -> Optimum:
     """The weights in `space` with the smallest objective on `lists`; ties break toward smaller weights.
 
@@ -234,8 +244,10 @@ def search_weights(
         copies: (U,) how often each utterance counts; once if not given.
         avoid: Points that the optimum must keep away from; its objective is infinite if it cannot.
         apart: How far, in the largest coordinate.
+        surcharge: Errors to add at a point, beside those of the lists.
     """
-    search = _Search(lists, space.low, space.high, objective, copies, np.array(avoid).reshape(-1, 3), apart)
+    shunned = np.array(avoid).reshape(-1, 3)
+    search = _Search(lists, space.low, space.high, objective, copies, shunned, apart, surcharge)
     if not search.axes:
         return search.value(space.smallest)
     generator = np.random.default_rng(seed)
