@@ -156,14 +156,14 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     references = {u.id: u.text for u in read_utterances(args.work / "test" / "manifest.jsonl")}
     search, cache = adapted.domain.search, EncoderCache()
 
-    def tested(name: str) -> Measurement:
+    def decoded(name: str) -> Measurement:
         lists = decoder(args, adapted, "test", name, cache).decode(weights[name], search.beam)
         texts = {i: nbest[0].text for i, nbest in lists.items()}
         return measure(references, texts, normaliser_name="whisper")
 
     tuned = tuned_sf(args, adapted)
     weights = {"BS": FusionWeights(), "SF": FusionWeights(lm=tuned["lm"]), "ILME": adapted.domain.weights}
-    results = {name: tested(name) for name in weights}
+    results = {name: decoded(name) for name in weights}
     rows = {name: measured_row(results, name) | {"weights": asdict(weights[name])} for name in results}
     rows["SF"] |= tuned
     for name, measured in results.items():

@@ -69,7 +69,7 @@ def _stored_size(path: Path) -> int:
 
 
 def _members(config: StudyConfig) -> Iterator[Member]:
-    """Everything that the study reads."""
+    """Everything that the study reads but synthetic speech, which is made where it is needed."""
     plan = config.recordings
     text = target_text(config)
     yield f"text/{config.text.target.name}/{text.name}", text

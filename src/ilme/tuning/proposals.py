@@ -197,9 +197,9 @@ def beyond(found: Array, first: Array, near: WeightSpace) -> Array:
     of the true one. A decode beyond it brings them, and the optimum is bracketed from both sides.
     """
     direction = found - first
-    room = np.where(direction > 0, near.high - first, first - near.low)
+    left = np.where(direction > 0, near.high - first, first - near.low)
     moving = np.abs(direction) > 1e-12
-    scale = min([2.0, *(room[moving] / np.abs(direction[moving]))])
+    scale = min([2.0, *(left[moving] / np.abs(direction[moving]))])
     return np.asarray(first + scale * direction)
 
 
