@@ -5,10 +5,9 @@ python benchmarks/whisper_lm.py train --text novels --out out/whisper-lm --minut
 python benchmarks/whisper_lm.py pack --out out/whisper-lm --to out/packed
 python benchmarks/whisper_lm.py unpack --out out/whisper-lm --to out/packed
 
-`train` is `ilme train lm` with two differences: the learning rate falls with the time that is left, not with steps, so
-that a run on a busy machine ends as well annealed as one on an idle machine; and batches are cut out of the token file
-in one piece. `pack` writes the LM with 8 bits a weight, in files of at most 15 MiB, and says what that costs in
-perplexity; `unpack` makes a model of those files again.
+`train` is `ilme train lm loop.budget=MINUTES` with batches that are cut out of the token file in one piece. `pack`
+writes the LM with 8 bits a weight, in files of at most 15 MiB, and says what that costs in perplexity; `unpack` makes a
+model of those files again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,23 +45,6 @@ class SlicedText(TextSource):
         return TextBatch([str(i) for i in indices], torch.from_numpy(rows), torch.from_numpy(lengths))
 
 
-class TimedTrainer(Trainer):
-    """Trains for `loop.minutes`: the rate rises over the warm-up steps and falls, as a cosine, with the time used."""
-
-    started: float | None = None
-
-    def _rate(self, step: int) -> float:
-        self.started = self.started or time.monotonic()
-        used = min(1.0, (time.monotonic() - self.started) / (60 * self.loop.minutes))
-        used = max(used, step / self.loop.steps)
-        rates = self.rates
-        fall = rates.final + (1 - rates.final) * 0.5 * (1 + math.cos(math.pi * used))
-        return rates.rate * min(1.0, step / max(1, rates.warmup)) * fall
-
-    def _save(self, journal: Any, must: bool) -> None:
-        """No checkpoint: a run of minutes is made again sooner than it is resumed."""
-
-
 def train(args: argparse.Namespace) -> None:
     text, held = (TokenFile(args.text / f"{name}.tokens") for name in ("train", "valid"))
     torch.set_float32_matmul_precision("high")
@@ -72,12 +53,12 @@ def train(args: argparse.Namespace) -> None:
     config = LSTMLMConfig(args.embedding, args.hidden, args.layers, args.dropout)
     model = models.build("lm", config, text.inventory)
     loop = LoopOptions(
-        steps=args.steps, minutes=args.minutes, evaluate_every=args.steps, save_every=args.steps,
+        steps=args.steps, budget=args.minutes, evaluate_every=args.steps, save_every=args.steps,
         log_every=100, tensorboard=False, seed=args.seed,
     )  # fmt: skip
     rates = OptimiserOptions(rate=args.rate, warmup=args.warmup, final=0.01, weight_decay=1e-3, clip=1.0)
     source = SlicedText(text, args.tokens, args.longest, seed=args.seed)
-    trainer = TimedTrainer(
+    trainer = Trainer(
         args.out,
         LmObjective(model, LmOptions()),
         source,

@@ -143,6 +143,38 @@ def test_stops_when_its_time_is_up_and_goes_on_later(tmp_path: Path) -> None:
     assert make_trainer(tmp_path, steps=8).run(resume=True).step == 8
 
 
+def test_a_budget_ends_the_run_with_its_rate_fallen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, rates = [0.0], []
+    monkeypatch.setattr("ilme.train.loop.time.monotonic", lambda: clock[0])
+
+    def timed(seconds: float) -> Trainer:
+        trainer = make_trainer(tmp_path, steps=10**6)
+        trainer.loop = replace(trainer.loop, budget=40 / 60, save_every=10, evaluate_every=10**6)
+        trainer.rates = replace(trainer.rates, warmup=4, decay="cosine", final=0.0)
+        plain = trainer._step
+
+        def step(batches: Any) -> Any:
+            rates.append(trainer._rate(trainer.progress.step))
+            done = plain(batches)
+            clock[0] += seconds
+            return done
+
+        trainer._step = step  # type: ignore[method-assign]
+        return trainer
+
+    first = timed(1.0)  # a step takes a second, so 40 steps fit
+    first.loop = replace(first.loop, minutes=19.5 / 60)
+    assert first.run().step == 20 and not first.finished and first.foreseen == 40
+    second = timed(2.0)  # the machine is busier now: 10 steps for the second half of the budget
+    progress = second.run(resume=True)
+    assert (progress.step, progress.seconds) == (30, 40.0) and second.finished
+    peak = second.rates.rate
+    assert rates[3] == peak and 0.4 * peak < rates[19] < 0.7 * peak and rates[-1] < 0.02 * peak
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert load_model(tmp_path, "rnnt").kind == "rnnt"
+    assert timed(1.0).run(resume=True).step == 30  # nothing is left to do
+
+
 def test_accumulation_gives_the_gradient_of_the_joined_batch(tmp_path: Path) -> None:
     whole, parts = make_trainer(tmp_path / "a", steps=1, budget=4000), make_trainer(tmp_path / "b", steps=1, budget=60)
     count = sum(1 for _ in parts.source)

@@ -104,7 +104,7 @@ class NetworkPlan:
         preset: Size to start from: `paper`, `small` or `tiny`.
         network: Fields of the network's config that differ from the preset.
         batch: Seconds of audio in a batch, or tokens of text.
-        loop: Fields of LoopOptions. With `minutes` and no `steps`, as many steps are planned as fit the time.
+        loop: Fields of LoopOptions. With `minutes` and no `steps` the network gets so much time.
         optimiser: Fields of OptimiserOptions.
         loss: Fields of RnntOptions, AedOptions or LmOptions.
         masks: Fields of SpecAugment; null leaves the features as they are.

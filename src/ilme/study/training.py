@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -17,23 +15,19 @@ from ilme import models
 from ilme.checkpoint import read_tensors
 from ilme.configs import changed_config
 from ilme.errors import BadInputError
-from ilme.files import write_atomically
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError, file_digest
 from ilme.tokens import Tokens
-from ilme.train.journal import read_metrics
 from ilme.train.loop import Trainer, make_fabric
-from ilme.train.objectives import Objective, RnntObjective
+from ilme.train.objectives import Objective
 from ilme.train.optimiser import start_from
 from ilme.train.options import LoopOptions, OptimiserOptions, WarmStart
 from ilme.train.sources import BatchSource
 
 __all__ = ["Course", "fresh_network", "network_config", "options_of", "plan_inputs", "run_course"]
 
-PROBE = 60  # steps that a pace is measured from, of which the first third warms up
-RECORDING = 120  # further steps first, where passes are recorded as CUDA graphs
-_SHARE = 0.97  # of the time planned that steps are planned for; evaluations take the rest
+_UNLIMITED = 10**9  # steps, where the time ends the training
 
 Options = TypeVar("Options")
 
@@ -115,13 +109,22 @@ def run_course(study: Study, stage: str, course: Course) -> dict[str, Any]:
         UnfinishedError: The study's time was up first.
     """
     folder = study.folder(stage)
-    steps = _planned_steps(study, stage, course)
-    loop = replace(_loop(course), steps=steps, minutes=study.minutes_left())
-    trainer = _trainer(folder, course, loop)
+    loop = replace(_loop(stage, course), minutes=study.minutes_left())
+    trainer = Trainer(
+        folder,
+        course.objective(),
+        course.source(),
+        course.held_out,
+        loop,
+        options_of(OptimiserOptions, course.plan.optimiser, "optimiser"),
+        course.export,
+        course.perplexity,
+        make_fabric(loop.precision),
+    )
     progress = trainer.run(resume=True)
     early = loop.patience > 0 and progress.since_best >= loop.patience
-    if progress.step < steps and not early:
-        raise UnfinishedError(f"{stage} stopped at step {progress.step} of {steps}: start again to go on")
+    if not trainer.finished and not early:
+        raise UnfinishedError(f"{stage} stopped at step {progress.step} of {trainer.foreseen}: start again to go on")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     parameters = sum(p.numel() for p in {id(p): p for p in trainer.objective.model.parameters()}.values())
     return {
@@ -136,59 +139,13 @@ def run_course(study: Study, stage: str, course: Course) -> dict[str, Any]:
     }
 
 
-def _loop(course: Course) -> LoopOptions:
-    values = {k: v for k, v in course.plan.loop.items() if k != "minutes"}
+def _loop(stage: str, course: Course) -> LoopOptions:
+    """The plan's loop. Its `minutes` are all the time that the network gets, over all runs of the study."""
+    values = dict(course.plan.loop)
+    budget = float(values.pop("minutes", 0))
+    if "steps" not in values and budget <= 0:
+        raise BadInputError(f"{stage}: loop needs steps, or minutes to train for")
+    if "steps" in values:
+        budget = 0.0
+    values = {"steps": _UNLIMITED} | values | {"budget": budget}
     return replace(options_of(LoopOptions, values, "loop"), seed=course.seed, tensorboard=False)
-
-
-def _trainer(folder: Path, course: Course, loop: LoopOptions) -> Trainer:
-    return Trainer(
-        folder,
-        course.objective(),
-        course.source(),
-        course.held_out,
-        loop,
-        options_of(OptimiserOptions, course.plan.optimiser, "optimiser"),
-        course.export,
-        course.perplexity,
-        make_fabric(loop.precision),
-    )
-
-
-def _planned_steps(study: Study, stage: str, course: Course) -> int:
-    """The steps of the plan, or as many as its minutes allow at the pace measured here; decided once."""
-    if "steps" in course.plan.loop:
-        return int(course.plan.loop["steps"])
-    minutes = float(course.plan.loop.get("minutes", 0))
-    if minutes <= 0:
-        raise BadInputError(f"{stage}: loop needs steps, or minutes to plan steps for")
-    file = study.folder(stage) / "planned.json"
-    if file.is_file():
-        return int(json.loads(file.read_text())["steps"])
-    pace = _pace(study.folder(stage) / "probe", course)
-    steps = max(PROBE, math.floor(_SHARE * 60 * minutes / pace))
-    write_atomically(file, json.dumps({"steps": steps, "seconds_a_step": pace, "minutes": minutes}).encode())
-    study.say(f"{stage}: {pace * 1000:.1f} ms a step, so {steps} steps in {minutes:g} minutes")
-    return steps
-
-
-def _pace(folder: Path, course: Course) -> float:
-    """Seconds a step, measured on a throw-away copy of the network."""
-    shutil.rmtree(folder, ignore_errors=True)
-    plain = replace(course, held_out=lambda: (), perplexity=None, export=lambda model: None)
-    loop = _loop(course)
-    first, last = PROBE // 3, PROBE
-    if loop.graphs:
-        first, last = first + RECORDING, last + RECORDING
-    loop = replace(loop, steps=last, log_every=PROBE // 3, save_every=last, evaluate_every=10 * last, ilm_every=0)
-    trainer = _trainer(folder, plain, loop)
-    trainer.held_out = None
-    if isinstance(trainer.objective, RnntObjective):
-        trainer.objective.listen = 0  # the steps to plan for are those after it, which take longer
-    began = time.monotonic()
-    trainer.run()
-    at = {row["step"]: row["seconds"] for row in read_metrics(folder / "metrics.jsonl") if "seconds" in row}
-    shutil.rmtree(folder, ignore_errors=True)
-    if first not in at or last not in at:
-        return (time.monotonic() - began) / last
-    return max(1e-4, float(at[last] - at[first]) / (last - first))

@@ -37,7 +37,7 @@ class Journal:
     Args:
         out: The run's folder.
         first_step: Steps already done; later lines of an interrupted run are dropped, they are made again.
-        steps: Steps of the whole run.
+        steps: Steps of the whole run, as far as they are known at its start.
         active: Whether this process writes.
         tensorboard: Also write event files, if the package is there.
         title: Shown beside the progress bar.
@@ -88,16 +88,16 @@ class Journal:
                 if isinstance(value, int | float):
                     self._events.add_scalar(name, value, step)
 
-    def show(self, step: int, loss: float, hours_per_second: float, remaining: float) -> None:
+    def show(self, step: int, steps: int, loss: float, hours_per_second: float, remaining: float) -> None:
         """The state of the run for a reader; without a terminal, one plain line."""
         if not self.active:
             return
         speed = f"{hours_per_second:.3g} h audio/s" if hours_per_second else ""
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, note=f"loss {loss:.4f}  {speed}")
+            self._bar.update(self._task, completed=step, total=steps, note=f"loss {loss:.4f}  {speed}")
         else:
             left = f"{int(remaining // 60)}:{int(remaining % 60):02d} left"
-            self.say(f"step {step}/{self.steps}  loss {loss:.4f}  {speed}  {left}")
+            self.say(f"step {step}/{steps}  loss {loss:.4f}  {speed}  {left}")
 
     def say(self, text: str) -> None:
         if self._bar is not None:

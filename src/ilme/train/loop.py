@@ -140,12 +140,12 @@ class Trainer:
     # -- the run ------------------------------------------------------------------------------------------------
 
     def run(self, resume: bool = False) -> Progress:
-        """Trains until the last step, an early stop, the time limit or SIGTERM; the model is exported at the end."""
+        """Trains until the last step or the budget's end, an early stop, the time limit or SIGTERM; then exports."""
         self._begin(resume)
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         title = f"train {self.objective.model.kind}"
         journal = Journal(
-            self.out, self.progress.step, self.loop.steps, self.fabric.is_global_zero, self.loop.tensorboard, title
+            self.out, self.progress.step, self.foreseen, self.fabric.is_global_zero, self.loop.tensorboard, title
         )
         try:
             with journal:
@@ -157,6 +157,20 @@ class Trainer:
         if self.fabric.is_global_zero:
             draw_curves(journal.path, self.out / "curves.png")
         return self.progress
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are made, or the budget is spent."""
+        budget = 60 * self.loop.budget
+        return self.progress.step >= self.loop.steps or (budget > 0 and self.progress.seconds >= budget)
+
+    @property
+    def foreseen(self) -> int:
+        """Steps of the whole run; with a budget as many as fit into it at the pace so far."""
+        step, seconds, budget = self.progress.step, self.progress.seconds, 60 * self.loop.budget
+        if not budget or not seconds:
+            return self.loop.steps
+        return max(step, min(self.loop.steps, round(step * budget / seconds)))
 
     def _begin(self, resume: bool) -> None:
         newest = self.snapshots.newest()
@@ -172,10 +186,10 @@ class Trainer:
         batches = endless(self.source)
         started, shown_at, shown_hours = time.monotonic(), time.monotonic(), progress.hours
         before, first = progress.seconds, progress.step
-        while progress.step < loop.steps:
+        while not self.finished:
             progress.step += 1
             done = self._step(batches)
-            progress.seconds = before + time.monotonic() - started
+            progress.seconds = self._agreed(before + time.monotonic() - started)
             progress.hours += done.hours
             if done.finite:
                 progress.bad_in_a_row = 0
@@ -183,12 +197,12 @@ class Trainer:
             else:
                 self._note_bad(done, journal)
             step = progress.step
-            if step % loop.log_every == 0 or step == loop.steps:
+            if step % loop.log_every == 0 or self.finished:
                 now = time.monotonic()
                 speed = (progress.hours - shown_hours) / max(1e-9, now - shown_at)
                 pace = (now - started) / max(1, step - first)
                 mean = progress.window[0] / progress.window[1] if progress.window[1] else math.nan
-                journal.show(step, mean, speed, pace * (loop.steps - step))
+                journal.show(step, self.foreseen, mean, speed, pace * (self.foreseen - step))
                 values = {"loss": mean, "rate": self._rate(step), "gradient": done.gradient,
                           "epoch": self.source.state_dict().get("epoch", 0),
                           "seconds": round(progress.seconds, 3), "hours_per_second": speed}  # fmt: skip
@@ -200,7 +214,7 @@ class Trainer:
     def _after_step(self, journal: Journal, started: float) -> bool:
         """Evaluation, perplexity, checkpoints; whether training is over."""
         progress, loop = self.progress, self.loop
-        step, last = progress.step, progress.step == loop.steps
+        step, last = progress.step, self.finished
         reason = self._reason_to_stop(time.monotonic() - started)
         if loop.ilm_every and self.perplexity is not None and (step % loop.ilm_every == 0 or last):
             found = self._with_average(lambda: self.perplexity(self.objective.model))  # type: ignore[misc]
@@ -236,10 +250,15 @@ class Trainer:
         asked, over = votes.tolist()
         return "asked to stop" if asked else "time is up" if over else None
 
+    def _agreed(self, seconds: float) -> float:
+        """The first process's clock where the learning rate, which all must share, depends on it."""
+        shared = self.loop.budget > 0 and self.fabric.world_size > 1
+        return float(self.fabric.broadcast(seconds)) if shared else seconds
+
     # -- one step -----------------------------------------------------------------------------------------------
 
     def _rate(self, step: int) -> float:
-        return learning_rate(step, self.loop.steps, self.rates)
+        return learning_rate(step, self.foreseen, self.rates)
 
     def _step(self, batches: Any) -> _Step:
         loop, step = self.loop, self.progress.step

@@ -76,6 +76,8 @@ class LoopOptions:
         bad_steps: Skipped steps (a loss or gradient that is not finite) in a row after which training stops.
         recompute: Parts whose activations are made again in the backward pass to save memory: `encoder`,
             `decoder` (an AED's).
+        budget: Minutes of training in all, resumptions included; 0 sets none. The run ends with them, its learning
+            rate fallen as if `steps` had been known before, however busy the machine is; `steps` is then the most.
         minutes: Stop, with a checkpoint, after so much time; 0 runs on. `--resume` goes on from there.
         tensorboard: Also write event files, if the package is installed.
         graphs: Record encoder and decoder as CUDA graphs, one for each shape of batch: small networks train several
@@ -96,6 +98,7 @@ class LoopOptions:
     ilm_every: int = 0
     bad_steps: int = 20
     recompute: tuple[str, ...] = ()
+    budget: float = 0.0
     minutes: float = 0.0
     tensorboard: bool = True
     graphs: bool = False
@@ -106,6 +109,8 @@ class LoopOptions:
         for name in ("steps", "accumulate", "evaluate_every", "save_every", "keep", "log_every", "bad_steps"):
             if getattr(self, name) < 1:
                 raise BadInputError(f"loop.{name} must be at least 1, got {getattr(self, name)}")
+        if self.budget < 0 or self.minutes < 0:
+            raise BadInputError(f"loop.budget={self.budget} and loop.minutes={self.minutes} must not be negative")
         if not 0 <= self.average < 1:
             raise BadInputError(f"loop.average must be at least 0 and less than 1, got {self.average}")
         if self.graphs and (self.accumulate > 1 or self.recompute):
