@@ -48,7 +48,7 @@ from ilme.evaluation.metrics import Edit, ErrorCounts, Measurement, align, measu
 KINDS = ("spaces", "cut", "added", "same sound", "unknown", "name", "rare", "common")
 WORD = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*")
 COLOURS = {"SF": "#d55e00", "zeroed": "#56b4e9", "silence": "#009e73", "mean-encoder": "#cc79a7"}
-COLOURS |= {"mean-context": "#0072b2", "learned": "#b8860b"}
+COLOURS |= {"mean-context": "#0072b2", "learned": "#b8860b", "removed": "#777777"}
 
 
 def main() -> None:
