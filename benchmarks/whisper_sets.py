@@ -124,23 +124,26 @@ class WholeSequences(SequenceScorer):
 
 def whole_scores(scorer: LSTMLM | TransformerILM, sequences: Sequence[tuple[int, ...]]) -> list[float]:
     """log P(y) = Σ_u log P(y_u | y_{<u}) + log P(end | y) of each sequence."""
-    eos, device = scorer.tokens.eos or 0, scorer.device
-    longest = max(map(len, sequences)) + 1
-    labels = torch.full((len(sequences), longest), eos)
-    for row, y in zip(labels, sequences, strict=True):
-        row[: len(y)] = torch.tensor(y, dtype=torch.long)
-    lengths = torch.tensor([len(y) + 1 for y in sequences], device=device)
-    labels = labels.to(device)
-    inside = torch.arange(longest, device=device) < lengths[:, None]
-    step = max(1, ROWS // longest)
+    labels, inside = (x.to(scorer.device) for x in padded_labels(sequences, scorer.tokens.eos or 0))
+    step = max(1, ROWS // labels.shape[1])
     totals = [
-        _label_scores(scorer, labels[i : i + step]).masked_fill(~inside[i : i + step], 0).double().sum(1)
+        label_scores(scorer, labels[i : i + step]).masked_fill(~inside[i : i + step], 0).double().sum(1)
         for i in range(0, len(labels), step)
     ]
     return torch.cat(totals).tolist()
 
 
-def _label_scores(scorer: LSTMLM | TransformerILM, labels: Tensor) -> Tensor:
+def padded_labels(sequences: Sequence[tuple[int, ...]], eos: int) -> tuple[Tensor, Tensor]:
+    """The sequences with their ends (n, U), and where each still goes on or ends (n, U)."""
+    longest = max(map(len, sequences)) + 1
+    labels = torch.full((len(sequences), longest), eos)
+    for row, y in zip(labels, sequences, strict=True):
+        row[: len(y)] = torch.tensor(y, dtype=torch.long)
+    lengths = torch.tensor([len(y) + 1 for y in sequences])
+    return labels, torch.arange(longest) < lengths[:, None]
+
+
+def label_scores(scorer: LSTMLM | TransformerILM, labels: Tensor) -> Tensor:
     """log P of each label after those before it (n, U)."""
     if isinstance(scorer, LSTMLM):
         read = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=scorer.sos)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from timing import commit, machine
 from torch import Tensor
 from whisper import encoded_sets, load_lm, with_scorers
-from whisper_sets import ListDecoder, Texts, _label_scores, calibration_of, note
+from whisper_sets import ListDecoder, Texts, calibration_of, label_scores, note, padded_labels
 
 from ilme.adapters.hf import TransformerAED, attention
 from ilme.adapters.loading import load_attention_model
@@ -116,11 +116,7 @@ def token_scores(
     model: TransformerAED, memory: Any, lm: Any, internal: Any, sequences: Sequence[tuple[int, ...]]
 ) -> tuple[Floats, Floats, tuple[Floats, Floats], NDArray[np.int64]]:
     """log P of each token and of the end under the model, its surest probability there, and log P of LM and ILM."""
-    eos, longest = model.tokens.eos or 0, max(map(len, sequences)) + 1
-    labels = torch.full((len(sequences), longest), eos)
-    for row, y in zip(labels, sequences, strict=True):
-        row[: len(y)] = torch.tensor(y, dtype=torch.long)
-    inside = torch.arange(longest) < torch.tensor([len(y) + 1 for y in sequences])[:, None]
+    labels, inside = padded_labels(sequences, model.tokens.eos or 0)
     logits = model.teacher_forced(labels[:, :-1], attention(memory)).float()
     logits[:, :1] += model.allowed_first
     logits[:, 1:] += model.allowed
@@ -130,7 +126,7 @@ def token_scores(
     def kept(values: Tensor) -> Floats:
         return values.masked_fill(~inside, 0).double().numpy()
 
-    read = (kept(_label_scores(lm, labels)), kept(_label_scores(internal, labels)))
+    read = (kept(label_scores(lm, labels)), kept(label_scores(internal, labels)))
     return kept(own), kept(rows.amax(-1).exp()), read, labels.numpy()
 
 

@@ -25,7 +25,7 @@ from ilme.study.runner import MARK, Study
 __all__ = ["pack", "parcel_plan", "unpack"]
 
 # Folders that stay behind: checkpoints, stored decodes, and the training speech, which the same seed makes again.
-_LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "probe", "train", "held-out")
+_LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "train", "held-out")
 _FILES = {"ngrams": (MARK, "source.safetensors")}  # patterns of what travels of a stage, if not all
 
 
