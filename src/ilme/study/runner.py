@@ -150,7 +150,7 @@ class Study:
         begun = folder / "begun.json"
         same = begun.is_file() and json.loads(begun.read_text()).get("key") == self.keys[stage.name]
         if folder.exists() and not (stage.resumes and same):
-            shutil.rmtree(folder)
+            folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # of a linked stage the link alone
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(begun, json.dumps({"key": self.keys[stage.name]}).encode())
         self.say(f"{stage.name} …")
