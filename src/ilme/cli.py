@@ -151,8 +151,8 @@ def purpose(function: Callable[..., Any]) -> str:
 def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[str]:
     """Writes the shell's habits the way the parser reads them.
 
-    `--text a.txt b.txt` and a positional list become one JSON list, `train.steps=5` becomes `--train.steps=5`, and a
-    bare `--flag` becomes `--flag=true`.
+    `--text a.txt b.txt`, `--text a.txt --text b.txt` and a positional list become one JSON list, `train.steps=5`
+    becomes `--train.steps=5`, and a bare `--flag` becomes `--flag=true`.
     """
     hints = dict(_options(function))
     parameters = inspect.signature(function).parameters
@@ -163,6 +163,7 @@ def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[s
 
     loose: list[str] = []
     named: list[str] = []
+    listed: dict[str, list[str]] = {}
     i = 0
     while i < len(args):
         arg = args[i]
@@ -172,14 +173,14 @@ def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[s
             continue
         name, equals, value = arg[2:].partition("=")
         key = name.replace("-", "_")
-        if equals:
-            named.append(f"--{key}={_json_list([value]) if key in lists and not value.startswith('[') else value}")
-        elif key in lists:
-            values = []
-            while i < len(args) and not args[i].startswith("--"):
+        if key in lists and not (equals and value.startswith("[")):
+            values = listed.setdefault(key, [])
+            values += [value] if equals else []
+            while not equals and i < len(args) and not args[i].startswith("--"):
                 values.append(args[i])
                 i += 1
-            named.append(f"--{key}={_json_list(values)}")
+        elif equals:
+            named.append(f"--{key}={value}")
         elif key in flags and (i == len(args) or args[i] not in ("true", "false")):
             named.append(f"--{key}=true")
         elif key in ("help", "print_config"):
@@ -187,6 +188,7 @@ def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[s
         else:
             named.append(f"--{key}" if i == len(args) else f"--{key}={args[i]}")
             i += 1
+    named += [f"--{key}={_json_list(values)}" for key, values in listed.items()]
     return named + _positional(loose, list(positional), lists)
 
 

@@ -20,6 +20,18 @@ def network(kind, dtype=torch.float64, **changes):
     return build(kind, config, numbered_tokens(11, "transducer" if kind == "rnnt" else "attention")).to(dtype).eval()
 
 
+@torch.no_grad()
+def test_a_signal_passes_all_layers_of_a_fresh_encoder():
+    """With torch's own first weights of an LSTM, a thousandth of it would be left on top."""
+    torch.manual_seed(0)
+    encoder = LSTMEncoder(EncoderConfig(features=240, hidden=128, layers=6, dropout=0.0))
+    x = torch.randn(4, 30, 240).repeat_interleave(4, 1)
+    h, _ = encoder(x, torch.full((4,), 120))
+    plain = torch.nn.LSTM(240, 128, 6, batch_first=True)(x)[0]
+    heard, lost = (y[:, 40:].std((0, 1)).mean() for y in (h, plain))
+    assert heard > 0.1 and lost < 0.003
+
+
 @pytest.mark.parametrize("prediction", ["lstm", "stateless"])
 @torch.no_grad()
 def test_prediction_step_by_step_equals_one_pass(prediction):

@@ -78,6 +78,16 @@ def test_what_a_killed_stage_left_is_kept_only_where_it_can_go_on(tmp_path: Path
     assert not (tmp_path / "second" / "half").exists()  # what it left was made from other inputs
 
 
+def test_of_a_linked_stage_that_is_out_of_date_only_the_link_goes(tmp_path: Path) -> None:
+    Study(make_stages([]), tmp_path / "here").run()
+    (tmp_path / "there").mkdir()
+    for name in ("first", "second", "third"):
+        (tmp_path / "there" / name).symlink_to(tmp_path / "here" / name)
+    assert Study(make_stages([], colour="blue"), tmp_path / "there").run() == ["third"]
+    assert (tmp_path / "here" / "third" / "out.txt").read_text() == "red"
+    assert (tmp_path / "there" / "third" / "out.txt").read_text() == "blue"
+
+
 def test_time_that_is_up_ends_the_run_in_good_order(tmp_path: Path) -> None:
     def slow(study: Study) -> None:
         raise UnfinishedError("slow stopped at step 3 of 9: start again to go on")

@@ -50,6 +50,19 @@ def test_logits_are_those_of_the_ctc_layer(projection: int) -> None:
     assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
 
 
+def test_logits_are_those_of_a_ctc_layer_that_is_wider_than_the_joint_network() -> None:
+    config = replace(PRESETS["tiny"], ctc=True, joint=56, projection=48)  # 48 encoder outputs, 80 output units
+    model = RNNT(config, numbered_tokens(80, "transducer")).eval()
+    assert model.ctc is not None
+    start_joint(model)
+    h = torch.nn.functional.layer_norm(torch.randn(5, 7, 48), (48,))
+    with torch.no_grad():
+        expected = model.ctc(h)
+        found = model.join(model.encoder_head(h), torch.zeros(56))
+    assert (found - expected).abs().max() < 0.2 * expected.abs().max()
+    assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
+
+
 def test_it_happens_once_after_the_steps_of_listening() -> None:
     model = network()
     objective = RnntObjective(model, RnntOptions(ctc=0.3, listen=2)).train()
@@ -87,7 +100,7 @@ def test_it_listens_sooner() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"joint=8 must be at least the 12"):
+    with pytest.raises(BadInputError, match=r"joint=8 must be at least the 12 output units, or .* the 48 encoder"):
         RnntObjective(network(joint=8), RnntOptions(ctc=0.3, listen=5))
     without = RNNT(PRESETS["tiny"], numbered_tokens(V, "transducer"))
     for options in (RnntOptions(ctc=0.3, listen=5), RnntOptions(ctc=0.3)):

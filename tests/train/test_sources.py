@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,14 @@ def test_an_epoch_holds_every_item_once_within_its_limits(
     for batch in plan:
         assert len(batch) == 1 or array[batch].max() * len(batch) <= budget
         assert not most or len(batch) <= most
+
+
+def test_the_first_epoch_may_go_from_short_to_long() -> None:
+    features = [torch.zeros(n, 4) for n in np.random.default_rng(3).integers(2, 40, 50)]
+    source = MemorySource(features, [[2]] * 50, 60, short_first=True)
+    longest = [[int(b.feature_lengths.max()) for b in source] for _ in range(3)]
+    climbs = [all(b > 0.85 * a for a, b in itertools.pairwise(epoch)) for epoch in longest]  # lengths are jittered
+    assert climbs == [True, False, False] and len(longest[0]) > 10 and longest[1] != longest[2]
 
 
 def sentences(count: int = 23) -> list[list[int]]:

@@ -1,7 +1,8 @@
-"""CTC on an encoder's outputs: the auxiliary loss that makes a network listen from the start.
+"""CTC on an encoder's outputs: the auxiliary loss that makes a network listen from the start, and what comes before it.
 
 An attention decoder finds no alignment, and a transducer may learn text alone, when the audio is hard and the text is
-easy. CTC sees no earlier labels, so nothing but the audio lowers it.
+easy. CTC sees no earlier labels, so nothing but the audio lowers it. A deep encoder with thousands of units may wait
+long before CTC, too, finds the first alignment: a flat start gives it a rough one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ctc_loss"]
+__all__ = ["ctc_loss", "flat_start_loss"]
 
 
 def ctc_loss(layer: nn.Module, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int) -> Tensor:
@@ -28,3 +29,57 @@ def ctc_loss(layer: nn.Module, h: Tensor, lengths: Tensor, labels: Tensor, label
     return nn.functional.ctc_loss(
         scores, labels, lengths, label_lengths, blank=blank, reduction="sum", zero_infinity=True
     )
+
+
+def flat_start_loss(
+    layer: nn.Linear,
+    h: Tensor,
+    lengths: Tensor,
+    labels: Tensor,
+    label_lengths: Tensor,
+    blank: int,
+    widths: Tensor,
+    late: bool = False,
+) -> Tensor:
+    """Cross-entropy of each frame with the label that falls on it, were the labels spread evenly over the utterance.
+
+        −Σ_t r log P(y_{u(t)} | h_t, not ∅),    r = U/T,    u(t): the label at (t + ½)/T of Σ_u w(y_u)
+        −Σ_t (1 − r) log P(∅ | h_t) + r log P(not ∅ | h_t),    for the blank's own weights alone
+
+    Summed, a scalar. Blanks come to be as frequent as CTC needs them, so that CTC can go on from here. They must not
+    move the encoder: how fast somebody speaks is learnt sooner than what is said, and then CTC knows no labels.
+
+    Args:
+        layer: The output layer, E to V.
+        h: Encoder outputs (B, T, E).
+        lengths: Frames of each utterance (B,).
+        labels: Ids (B, U), padded with any id.
+        label_lengths: Labels of each utterance (B,).
+        blank: CTC's blank.
+        widths: w, how long each unit is (V,), such as its letters.
+        late: Spread them over what follows one label's time: an encoder that hears no future has then heard them.
+    """
+    B, T, _ = h.shape
+    if not labels.shape[1]:
+        return h.sum() * 0.0
+    inside = torch.arange(labels.shape[1], device=h.device) < label_lengths[:, None]
+    ends = (widths[labels] * inside).cumsum(1)
+    ends = ends / ends[:, -1:].clamp(min=1.0)
+    frames = torch.arange(T, device=h.device).expand(B, T)
+    place = (frames + 0.5) / lengths[:, None].clamp(min=1)
+    if late:
+        delay = 1.0 / (label_lengths[:, None] + 1)
+        place = (place - delay) / (1 - delay)
+    falls = torch.searchsorted(ends.contiguous(), place.clamp(0.0, 1.0).contiguous(), right=True)
+    target = labels.gather(1, torch.minimum(falls, (label_lengths[:, None] - 1).clamp(min=0)))
+    share = (label_lengths / lengths.clamp(min=1)).clamp(max=1.0)[:, None]
+    with torch.autocast(h.device.type, enabled=False):
+        scores = layer(h.float())
+        own = nn.functional.linear(h.detach().float(), layer.weight[blank][None], layer.bias[blank][None])[..., 0]
+    others = scores.index_fill(2, torch.tensor([blank], device=h.device), -torch.inf)
+    all_labels = others.logsumexp(-1)
+    chosen = share * (all_labels - others.gather(2, target[..., None])[..., 0])
+    odds = own - all_labels.detach()
+    silent = (1 - share) * nn.functional.softplus(-odds) + share * nn.functional.softplus(odds)
+    losses: Tensor = (chosen + silent) * (frames < lengths[:, None])
+    return losses.sum()

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ilme.errors import BadInputError
+from ilme.models.lstm import start_as_identity, start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 
 __all__ = ["EncoderConfig", "LSTMEncoder"]
+
+SHALLOW = 2  # layers that start with random weights; those above them pass on what they read, until they learn better
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class LSTMEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.whisper = WhisperEncoder(config.whisper) if config.whisper.layers else None
-        self.blocks = nn.ModuleList(_Block(config, width, count) for width, count in _plan(config))
+        self.blocks = nn.ModuleList(_Block(config, *block) for block in _plan(config))
         self.project = _projection(config.inputs, config.projection) if config.layers == 0 else None
         self.dropout = nn.Dropout(config.dropout)
 
@@ -107,8 +110,8 @@ class LSTMEncoder(nn.Module):
         return x, lengths
 
 
-def _plan(config: EncoderConfig) -> list[tuple[int, int]]:
-    """(input width, layer count) of each block: layers that need nothing between them run as one cuDNN call."""
+def _plan(config: EncoderConfig) -> list[tuple[int, int, int]]:
+    """(input width, layers, layers below) of each block: layers with nothing between them run as one cuDNN call."""
     cuts = {0, config.layers}
     if config.projection:
         cuts |= set(range(config.layers))
@@ -120,14 +123,14 @@ def _plan(config: EncoderConfig) -> list[tuple[int, int]]:
         width = config.inputs if start == 0 else config.outputs
         if config.time_reduction > 1 and start and start == config.reduce_after:
             width *= config.time_reduction
-        plan.append((width, end - start))
+        plan.append((width, end - start, start))
     return plan
 
 
 class _Block(nn.Module):
     """LSTM layers, then the optional projection and LayerNorm."""
 
-    def __init__(self, config: EncoderConfig, width: int, count: int) -> None:
+    def __init__(self, config: EncoderConfig, width: int, count: int, below: int) -> None:
         super().__init__()
         self.count, self.bidirectional = count, config.bidirectional
         between = config.dropout if count > 1 else 0.0
@@ -136,6 +139,10 @@ class _Block(nn.Module):
         )
         wide = config.hidden * (2 if config.bidirectional else 1)
         self.project = _projection(wide, config.projection)
+        start_deep(self.lstm)
+        start_as_identity(self.lstm, max(0, SHALLOW - below))
+        if config.projection and below >= SHALLOW:
+            _start_as_mean(self.project[0], config.hidden)  # type: ignore[index]
 
     @property
     def capturable(self) -> bool:
@@ -178,6 +185,16 @@ def _projection(wide: int, projection: int) -> nn.Module:
     if not projection:
         return nn.Identity()
     return nn.Sequential(nn.Linear(wide, projection), nn.LayerNorm(projection))
+
+
+@torch.no_grad()
+def _start_as_mean(layer: nn.Module, hidden: int) -> None:
+    """Both directions of a layer that starts as the identity, to what it read."""
+    assert isinstance(layer, nn.Linear)
+    layer.weight.mul_(0.1)
+    layer.bias.zero_()
+    for way in torch.split(layer.weight, hidden, 1):
+        way += torch.eye(*way.shape) * hidden / layer.in_features
 
 
 def _reduce_time(x: Tensor, lengths: Tensor, factor: int) -> tuple[Tensor, Tensor]:

@@ -107,6 +107,8 @@ class NetworkPlan:
         loop: Fields of LoopOptions. With `minutes` and no `steps` the network gets so much time.
         optimiser: Fields of OptimiserOptions.
         loss: Fields of RnntOptions, AedOptions or LmOptions.
+        easy_first: The first epoch goes from short utterances to long ones, and without noise: in that order a deep
+            network soon hears where the labels are.
         masks: Fields of SpecAugment; null leaves the features as they are.
         encoder_from: The other network (`rnnt` or `aed`), trained first, whose encoder this one's starts from.
         starts_from: A model of an earlier run to start from; one of another kind gives its encoder.
@@ -118,6 +120,7 @@ class NetworkPlan:
     loop: dict[str, Any] = field(default_factory=dict)
     optimiser: dict[str, Any] = field(default_factory=dict)
     loss: dict[str, Any] = field(default_factory=dict)
+    easy_first: bool = False
     masks: dict[str, Any] | None = None
     encoder_from: Literal["", "rnnt", "aed"] = ""
     starts_from: str = ""

@@ -89,7 +89,9 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
     course = Course(
         plan=plan,
         objective=lambda: _objective(study, config, kind, plan, tokenizer.tokens),
-        source=lambda: ResidentSource(audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed),
+        source=lambda: ResidentSource(
+            audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed, easy_first=plan.easy_first
+        ),
         held_out=lambda: kept,
         export=lambda model: _export(file, model, tokenizer, frontend),
         perplexity=_watch(study, tokenizer),

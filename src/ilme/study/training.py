@@ -59,6 +59,8 @@ def plan_inputs(plan: NetworkPlan) -> dict[str, Any]:
     """What a network depends on, for its stage's key: of a model it starts from the content, not where it lies."""
     inputs = asdict(plan)
     file = inputs.pop("starts_from")
+    if not plan.easy_first:  # keys of studies that were made before it was there
+        del inputs["easy_first"]
     return inputs | {"starts_from": file_digest(_existing(file))} if file else inputs
 
 

@@ -6,6 +6,10 @@ So CTC is trained first, and the joint network then begins as its copy:
 
     f_v = s (W_ctc h + b_ctc)_v,    z_v = tanh(f_v + g_v) / s ≈ (W_ctc h + b_ctc)_v    for v < V, while g is small
 
+where the joint dimension has room for all V units. Where it has not, but for the E encoder outputs,
+
+    f = s h,    z = W_ctc tanh(f + g) / s + b_ctc ≈ W_ctc h + b_ctc
+
 h is what comes out of the LayerNorm of the encoder's side; an encoder with a projection ends in one already.
 """
 
@@ -28,10 +32,11 @@ def check_joint(model: RNNT) -> nn.Linear:
     """The CTC layer; refuses a network that has none, or whose joint dimension cannot hold a copy of it."""
     if model.ctc is None:
         raise BadInputError("rnnt.listen needs the network's CTC layer: set model.ctc=true")
-    if model.config.joint < len(model.tokens):
+    joint, E = model.config.joint, model.config.encoder.outputs
+    if joint < len(model.tokens) and min(joint, model.config.projection) < E:
         raise BadInputError(
-            f"rnnt.listen starts the joint network from the CTC layer: model.joint={model.config.joint} must be at "
-            f"least the {len(model.tokens)} output units"
+            f"rnnt.listen starts the joint network from the CTC layer: model.joint={joint} must be at least the "
+            f"{len(model.tokens)} output units, or model.joint and model.projection at least the {E} encoder outputs"
         )
     return model.ctc
 
@@ -41,11 +46,18 @@ def start_joint(model: RNNT) -> None:
     """Sets the joint network so that it gives about the logits of the CTC layer, whatever the labels so far are."""
     ctc, V = check_joint(model), len(model.tokens)
     narrow, wide = _linear(model.encoder_head[1]), _linear(model.encoder_head[2])
-    _set_product(narrow, wide, SCALE * ctc.weight)
-    wide.bias[:V] = SCALE * ctc.bias
     model.output.weight.mul_(OTHERS)
-    model.output.weight[:, :V] += torch.eye(V, device=model.device) / SCALE
-    model.output.bias.zero_()
+    if model.config.joint >= V:
+        _set_product(narrow, wide, SCALE * ctc.weight)
+        wide.bias[:V] = SCALE * ctc.bias
+        model.output.weight[:, :V] += torch.eye(V, device=model.device) / SCALE
+        model.output.bias.zero_()
+    else:
+        E = ctc.in_features
+        _set_product(narrow, wide, SCALE * torch.eye(E, device=model.device))
+        wide.bias[:E] = 0.0
+        model.output.weight[:, :E] = ctc.weight / SCALE
+        model.output.bias.copy_(ctc.bias)
     text = _linear(model.prediction_head[2])
     text.weight.mul_(TEXT)
     text.bias.zero_()

@@ -6,6 +6,7 @@ processes of a step, so the gradient does not depend on how a step is cut into b
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from ilme.errors import BadInputError
 from ilme.losses.aed import decoder_outputs, outputs_loss
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
-from ilme.losses.ctc import ctc_loss
+from ilme.losses.ctc import ctc_loss, flat_start_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
@@ -60,6 +61,38 @@ class Objective(nn.Module):
         return count
 
 
+class Auxiliary(nn.Module):
+    """CTC on the encoder, after a flat start as options say; its layer is left untrained where CTC has no weight."""
+
+    def __init__(self, model: RNNT | AED, options: RnntOptions | AedOptions, kind: str) -> None:
+        super().__init__()
+        if options.ctc and model.ctc is None:
+            raise BadInputError(f"{kind}.ctc needs the network's CTC layer: set model.ctc=true")
+        if not options.ctc and model.ctc is not None:
+            model.ctc.requires_grad_(False)
+        self.flat, self.starting = options.flat, False
+        self.late = not model.config.encoder.bidirectional
+        self.layer = [model.ctc]  # in a list: the layer is the network's, not a part of this one
+        self.blank = (model.tokens.blank if model.tokens.blank is not None else model.tokens.eos) or 0
+        widths = torch.tensor([len(piece) for piece in model.tokens.pieces], dtype=torch.float32)
+        self.register_buffer("widths", widths.clamp(min=1.0), persistent=False)
+
+    @torch.no_grad()
+    def at_step(self, step: int) -> None:
+        self.starting = step <= self.flat
+        layer = self.layer[0]
+        if step == 1 and self.flat and layer is not None:  # of seven frames one has a label, about
+            layer.bias[self.blank] = math.log(6 * len(self.widths))  # type: ignore[arg-type]
+
+    def forward(self, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
+        layer = self.layer[0]
+        assert layer is not None  # where CTC has a weight
+        if self.starting:
+            widths: Tensor = self.widths  # type: ignore[assignment]
+            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, widths, self.late)
+        return ctc_loss(layer, h, lengths, labels, label_lengths, self.blank)
+
+
 class RnntObjective(Objective):
     """The loss of a transducer, with CTC on its encoder as options say.
 
@@ -76,12 +109,13 @@ class RnntObjective(Objective):
         self.listening = False
         if self.listen:
             check_joint(model)
-        _prepare_ctc(model, self.options.ctc, "rnnt.ctc")
+        self.auxiliary = Auxiliary(model, self.options, "rnnt")
 
     def body(self) -> Body:
         return _TransducerBody(self.model)
 
     def at_step(self, step: int) -> None:
+        self.auxiliary.at_step(step)
         self.listening = step <= self.listen
         if self.listen and step == self.listen + 1:
             start_joint(self.model)
@@ -91,13 +125,18 @@ class RnntObjective(Objective):
         run = self.recorded if self.recorded is not None and self.training else self.body()
         h, lengths, f, g = run(features, feature_lengths, labels)
         labels = _as_wide(labels, g.shape[1] - 1)
-        if self.listening and self.training and model.ctc is not None:
-            return ctc_loss(model.ctc, h, lengths, labels, label_lengths, model.tokens.blank or 0)
+        if self.listening and self.training:
+            only: Tensor = self.auxiliary(self._normalised(h), lengths, labels, label_lengths)
+            return only
         output, blank = model.output, model.tokens.blank
         loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
-        if self.options.ctc and self.training and model.ctc is not None:
-            loss = loss + self.options.ctc * ctc_loss(model.ctc, h, lengths, labels, label_lengths, blank or 0)
+        if self.options.ctc and self.training:
+            loss = loss + self.options.ctc * self.auxiliary(self._normalised(h), lengths, labels, label_lengths)
         return loss
+
+    def _normalised(self, h: Tensor) -> Tensor:
+        """What CTC reads: h after a LayerNorm, the joint network's where the encoder has none of its own."""
+        return h if self.model.config.encoder.projection else self.model.encoder_head[0](h)
 
 
 class _TransducerBody(Body):
@@ -124,9 +163,10 @@ class AedObjective(Objective):
         super().__init__()
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
-        _prepare_ctc(model, self.options.ctc, "aed.ctc")
+        self.auxiliary = Auxiliary(model, self.options, "aed")
 
     def at_step(self, step: int) -> None:
+        self.auxiliary.at_step(step)
         ramp = self.options.sampling_ramp
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
@@ -138,9 +178,8 @@ class AedObjective(Objective):
             replace = torch.rand(labels.shape) < self.sampling if self.sampling and self.training else None
             values, frames, h = _AttentionBody(self.model, self.recompute)(features, feature_lengths, labels, replace)
         loss = outputs_loss(self.model, h, labels, label_lengths, self.options.smoothing if self.training else 0.0)
-        if self.options.ctc and self.training and self.model.ctc is not None:
-            blank = self.model.tokens.eos or 0
-            loss = loss + self.options.ctc * ctc_loss(self.model.ctc, values, frames, labels, label_lengths, blank)
+        if self.options.ctc and self.training:
+            loss = loss + self.options.ctc * self.auxiliary(values, frames, labels, label_lengths)
         return loss
 
     def body(self) -> Body:
@@ -192,14 +231,6 @@ class LmObjective(Objective):
             return self.nce(h, model.output.weight, model.output.bias, targets)  # type: ignore[no-any-return]
         smoothing = self.options.smoothing if self.training else 0.0
         return linear_cross_entropy(h, model.output.weight, model.output.bias, targets, smoothing)
-
-
-def _prepare_ctc(model: RNNT | AED, weight: float, option: str) -> None:
-    """A CTC layer is there where its loss has a weight, and is left untrained where it has none."""
-    if weight and model.ctc is None:
-        raise BadInputError(f"{option} needs the network's CTC layer: set model.ctc=true")
-    if not weight and model.ctc is not None:
-        model.ctc.requires_grad_(False)
 
 
 def _as_wide(labels: Tensor, width: int) -> Tensor:

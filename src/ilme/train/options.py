@@ -127,16 +127,21 @@ class RnntOptions:
     Attributes:
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
         listen: Steps at the start in which CTC alone is trained; the joint network then starts from its layer.
+        flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
     """
 
     ctc: float = 0.0
     listen: int = 0
+    flat: int = 0
 
     def __post_init__(self) -> None:
-        if self.ctc < 0 or self.listen < 0:
-            raise BadInputError(f"rnnt.ctc={self.ctc} and rnnt.listen={self.listen} must not be negative")
+        if self.ctc < 0 or self.listen < 0 or self.flat < 0:
+            raise BadInputError(
+                f"rnnt.ctc={self.ctc}, rnnt.listen={self.listen} and rnnt.flat={self.flat} must not be negative"
+            )
         if self.listen and not self.ctc:
             raise BadInputError("rnnt.listen trains CTC first, and rnnt.ctc=0 leaves it out: give it a weight")
+        _check_flat(self.flat, self.ctc, "rnnt")
 
 
 @dataclass(frozen=True)
@@ -148,16 +153,26 @@ class AedOptions:
         sampling: Scheduled sampling: largest rate at which the decoder reads its own draws; 0.0001 in the paper.
         sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
+        flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
     """
 
     smoothing: float = 0.1
     sampling: float = 0.0
     sampling_ramp: int = 0
     ctc: float = 0.0
+    flat: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sampling <= 1 or self.ctc < 0:
-            raise BadInputError(f"aed.sampling={self.sampling} must be in 0..1 and aed.ctc={self.ctc} ≥ 0")
+        if not 0 <= self.sampling <= 1 or self.ctc < 0 or self.flat < 0:
+            raise BadInputError(
+                f"aed.sampling={self.sampling} must be in 0..1, aed.ctc={self.ctc} and aed.flat={self.flat} ≥ 0"
+            )
+        _check_flat(self.flat, self.ctc, "aed")
+
+
+def _check_flat(flat: int, ctc: float, kind: str) -> None:
+    if flat and not ctc:
+        raise BadInputError(f"{kind}.flat comes before CTC, and {kind}.ctc=0 leaves that out: give it a weight")
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ class ResidentSource(PlannedSource):
         noise: What is mixed in.
         masks: SpecAugment; None does nothing.
         longest: Longer utterances, in seconds, are left out.
+        easy_first: Whether the first epoch goes from short utterances to long ones, and without noise.
         options: `most`, `seed`, `rank`, `world_size`, `shuffle`.
     """
 
@@ -150,6 +151,7 @@ class ResidentSource(PlannedSource):
         noise: ResidentNoise | None = None,
         masks: SpecAugment | None = None,
         longest: float = 30.0,
+        easy_first: bool = False,
         **options: Any,
     ) -> None:
         self.audio, self.noise, self.masks = audio, noise or ResidentNoise(), masks
@@ -164,7 +166,7 @@ class ResidentSource(PlannedSource):
         self._sizes = sizes[self._items]
         self._starts = audio.starts[:-1][self._items]
         self._labels = [torch.tensor(tokenizer.encode(audio.texts[i]), dtype=torch.long) for i in self._items.tolist()]
-        super().__init__(self._sizes.double().numpy() / audio.rate, seconds, **options)
+        super().__init__(self._sizes.double().numpy() / audio.rate, seconds, short_first=easy_first, **options)
 
     def load(self, indices: NDArray[Any]) -> Batch:
         chosen = torch.from_numpy(np.ascontiguousarray(indices))
@@ -172,7 +174,8 @@ class ResidentSource(PlannedSource):
         lengths = sizes.to(self.device, non_blocking=True)
         waves = self.audio.gather(self._starts[chosen].to(self.device), lengths, int(sizes.max()))
         draw = zlib.crc32(f"{self.seed}/{self.epoch}/{indices.tolist()}".encode())
-        waves = self._mix(waves, lengths, torch.Generator(self.device).manual_seed(draw))
+        if not (self.short_first and self.epoch == 0):
+            waves = self._mix(waves, lengths, torch.Generator(self.device).manual_seed(draw))
         features, vectors = self._frontend.from_waveforms(waves, lengths)
         if self.masks is not None:
             features = self.masks(features, vectors, draw)

@@ -69,11 +69,18 @@ class TextBatch:
 
 
 def plan_epoch(
-    lengths: NDArray[Any], budget: float, most: int, seed: int, epoch: int, shuffle: bool = True
+    lengths: NDArray[Any],
+    budget: float,
+    most: int,
+    seed: int,
+    epoch: int,
+    shuffle: bool = True,
+    ascending: bool = False,
 ) -> list[NDArray[Any]]:
     """The batches of an epoch, as indices: items of like length, at most `budget` with padding and `most` items.
 
     Lengths are jittered by up to a tenth before they are sorted, so that the batches differ from epoch to epoch.
+    With `ascending` the batches stay in the order of their lengths.
     """
     draw = np.random.default_rng([seed, epoch])
     keys = lengths * (1 + 0.1 * draw.random(len(lengths))) if shuffle else lengths
@@ -89,7 +96,7 @@ def plan_epoch(
         longest = longest_with
     if len(order):
         batches.append(order[start:])
-    if shuffle:
+    if shuffle and not ascending:
         batches = [batches[i] for i in draw.permutation(len(batches))]
     return batches
 
@@ -105,6 +112,7 @@ class PlannedSource(ABC):
         rank: This process, of `world_size`.
         world_size: Processes that train together.
         shuffle: Whether each epoch has its own order.
+        short_first: Whether the first epoch goes from short items to long ones, which are easier to align.
     """
 
     def __init__(
@@ -116,11 +124,12 @@ class PlannedSource(ABC):
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
+        short_first: bool = False,
     ) -> None:
         if not len(lengths):
             raise BadInputError("there is nothing to train on: the source is empty")
         self.lengths, self.budget, self.most, self.seed = lengths, budget, most, seed
-        self.rank, self.world_size, self.shuffle = rank, world_size, shuffle
+        self.rank, self.world_size, self.shuffle, self.short_first = rank, world_size, shuffle, short_first
         self.epoch = self.position = 0
 
     @abstractmethod
@@ -128,7 +137,8 @@ class PlannedSource(ABC):
         """The batch of these items."""
 
     def __iter__(self) -> Iterator[Any]:
-        plan = plan_epoch(self.lengths, self.budget, self.most, self.seed, self.epoch, self.shuffle)
+        ascending = self.short_first and self.epoch == 0
+        plan = plan_epoch(self.lengths, self.budget, self.most, self.seed, self.epoch, self.shuffle, ascending)
         while self.position < len(plan):
             turn = plan[self.position : self.position + self.world_size]
             turn += plan[: self.world_size - len(turn)]  # a last, incomplete turn borrows from the start
