@@ -71,6 +71,7 @@ def test_trains_an_rnnt_and_resumes_it(corpus: Path, tmp_path: Path, capsys: pyt
 
 def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Path, tmp_path: Path) -> None:
     words = ["data.resident=true", "data.noise.white=1.0", "model.ctc=true", "aed.ctc=0.3", "aed.sampling=0.5"]
+    words += ["data.easy_first=true", "aed.flat=2"]
     assert train("aed", *speech_words(corpus, tmp_path / "first"), *words) == 0
     more = [
         f"warm_start.model={tmp_path / 'first'}",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ilme.errors import BadInputError
-from ilme.models.encoder import EncoderConfig, LSTMEncoder
+from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import log_softmax
 from ilme.models.rows import families
@@ -96,7 +96,7 @@ class AED(nn.Module):
         self.attend = LocationAttention(config, width)
         self.output = nn.Linear(config.decoder_hidden, len(tokens))
         self.dropout = nn.Dropout(config.dropout)
-        self.ctc = nn.Linear(width, len(tokens)) if config.ctc else None
+        self.ctc = ctc_layer(width, tokens) if config.ctc else None
 
     @property
     def device(self) -> torch.device:

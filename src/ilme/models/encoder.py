@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -12,8 +13,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ilme.errors import BadInputError
 from ilme.models.lstm import start_as_identity, start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
+from ilme.tokens import Tokens
 
-__all__ = ["EncoderConfig", "LSTMEncoder"]
+__all__ = ["EncoderConfig", "LSTMEncoder", "ctc_layer"]
 
 SHALLOW = 2  # layers that start with random weights; those above them pass on what they read, until they learn better
 
@@ -108,6 +110,18 @@ class LSTMEncoder(nn.Module):
             if done == reduce_at:
                 x, lengths = _reduce_time(x, lengths, self.config.time_reduction)
         return x, lengths
+
+
+def ctc_layer(width: int, tokens: Tokens) -> nn.Linear:
+    """A CTC output layer; <eos> is the blank where there is none.
+
+    It starts with six blanks to a label. If blanks had first to be learnt, they would be all that is learnt for long.
+    """
+    layer = nn.Linear(width, len(tokens))
+    with torch.no_grad():
+        blank = tokens.blank if tokens.blank is not None else tokens.eos
+        layer.bias[blank or 0] = math.log(6 * len(tokens))
+    return layer
 
 
 def _plan(config: EncoderConfig) -> list[tuple[int, int, int]]:

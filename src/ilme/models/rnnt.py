@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ilme.errors import BadInputError
-from ilme.models.encoder import EncoderConfig, LSTMEncoder
+from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.lstm import LSTMStack
 from ilme.nest import State
 from ilme.tokens import Tokens
@@ -97,7 +97,7 @@ class RNNT(nn.Module):
         self.encoder_head = _projected(config.encoder.outputs, config.projection, config.joint)
         self.prediction_head = _projected(self.predictor.outputs, config.projection, config.joint)
         self.output = nn.Linear(config.joint, len(tokens))
-        self.ctc = nn.Linear(config.encoder.outputs, len(tokens)) if config.ctc else None
+        self.ctc = ctc_layer(config.encoder.outputs, tokens) if config.ctc else None
 
     @property
     def device(self) -> torch.device:

@@ -6,7 +6,6 @@ processes of a step, so the gradient does not depend on how a step is cut into b
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -61,35 +60,28 @@ class Objective(nn.Module):
         return count
 
 
-class Auxiliary(nn.Module):
+class Auxiliary:
     """CTC on the encoder, after a flat start as options say; its layer is left untrained where CTC has no weight."""
 
     def __init__(self, model: RNNT | AED, options: RnntOptions | AedOptions, kind: str) -> None:
-        super().__init__()
         if options.ctc and model.ctc is None:
             raise BadInputError(f"{kind}.ctc needs the network's CTC layer: set model.ctc=true")
         if not options.ctc and model.ctc is not None:
             model.ctc.requires_grad_(False)
-        self.flat, self.starting = options.flat, False
-        self.late = not model.config.encoder.bidirectional
-        self.layer = [model.ctc]  # in a list: the layer is the network's, not a part of this one
+        self.model, self.flat, self.starting = model, options.flat, False
         self.blank = (model.tokens.blank if model.tokens.blank is not None else model.tokens.eos) or 0
-        widths = torch.tensor([len(piece) for piece in model.tokens.pieces], dtype=torch.float32)
-        self.register_buffer("widths", widths.clamp(min=1.0), persistent=False)
+        self.widths = torch.tensor([float(max(1, len(piece))) for piece in model.tokens.pieces])
 
-    @torch.no_grad()
     def at_step(self, step: int) -> None:
         self.starting = step <= self.flat
-        layer = self.layer[0]
-        if step == 1 and self.flat and layer is not None:  # of seven frames one has a label, about
-            layer.bias[self.blank] = math.log(6 * len(self.widths))  # type: ignore[arg-type]
 
-    def forward(self, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
-        layer = self.layer[0]
+    def loss(self, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
+        layer = self.model.ctc
         assert layer is not None  # where CTC has a weight
         if self.starting:
-            widths: Tensor = self.widths  # type: ignore[assignment]
-            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, widths, self.late)
+            self.widths = self.widths.to(h.device)
+            late = not self.model.config.encoder.bidirectional
+            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, self.widths, late)
         return ctc_loss(layer, h, lengths, labels, label_lengths, self.blank)
 
 
@@ -126,12 +118,11 @@ class RnntObjective(Objective):
         h, lengths, f, g = run(features, feature_lengths, labels)
         labels = _as_wide(labels, g.shape[1] - 1)
         if self.listening and self.training:
-            only: Tensor = self.auxiliary(self._normalised(h), lengths, labels, label_lengths)
-            return only
+            return self.auxiliary.loss(self._normalised(h), lengths, labels, label_lengths)
         output, blank = model.output, model.tokens.blank
         loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
         if self.options.ctc and self.training:
-            loss = loss + self.options.ctc * self.auxiliary(self._normalised(h), lengths, labels, label_lengths)
+            loss = loss + self.options.ctc * self.auxiliary.loss(self._normalised(h), lengths, labels, label_lengths)
         return loss
 
     def _normalised(self, h: Tensor) -> Tensor:
@@ -179,7 +170,7 @@ class AedObjective(Objective):
             values, frames, h = _AttentionBody(self.model, self.recompute)(features, feature_lengths, labels, replace)
         loss = outputs_loss(self.model, h, labels, label_lengths, self.options.smoothing if self.training else 0.0)
         if self.options.ctc and self.training:
-            loss = loss + self.options.ctc * self.auxiliary(values, frames, labels, label_lengths)
+            loss = loss + self.options.ctc * self.auxiliary.loss(values, frames, labels, label_lengths)
         return loss
 
     def body(self) -> Body:

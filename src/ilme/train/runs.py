@@ -49,6 +49,7 @@ class SpeechData:
         resident: Hold all audio in the memory of the device and make features there; then `noise` below is what is
             mixed in, not `batch.audio`.
         noise: For `resident`.
+        easy_first: For `resident`: the first epoch goes from short utterances to long ones, without noise.
         utterances: Use so many training utterances only; 0 uses all.
     """
 
@@ -58,10 +59,13 @@ class SpeechData:
     batch: BatchConfig = field(default_factory=BatchConfig)
     resident: bool = False
     noise: ResidentNoise = field(default_factory=ResidentNoise)
+    easy_first: bool = False
     utterances: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", (self.train,) if isinstance(self.train, str) else tuple(self.train))
+        if self.easy_first and not self.resident:
+            raise BadInputError("data.easy_first orders audio that is held in memory: set data.resident=true as well")
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _speech(
         batch = data.batch
         source: Any = ResidentSource(
             audio, tokenizer, frontend, batch.seconds, data.noise, batch.masks, batch.longest,
-            most=batch.utterances, seed=batch.seed, shuffle=batch.shuffle, **ranks,
+            data.easy_first, most=batch.utterances, seed=batch.seed, shuffle=batch.shuffle, **ranks,
         )  # fmt: skip
     else:
         source = Batches(cuts, tokenizer, frontend, data.batch, device=fabric.device, **ranks)
