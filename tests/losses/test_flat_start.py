@@ -46,7 +46,7 @@ def test_it_is_its_definition(late: bool) -> None:
         layer, h, torch.tensor(lengths), labels, torch.tensor([len(r) for r in rows]), 0, widths, late
     )
     expected = sum(by_hand(layer, h[i, :n], row, widths, late) for i, (row, n) in enumerate(zip(rows, lengths)))  # noqa: B905
-    assert math.isclose(float(found), expected, rel_tol=1e-5)
+    assert math.isclose(found.item(), expected, rel_tol=1e-5)
 
 
 def test_utterances_without_labels_or_frames_are_no_trouble() -> None:

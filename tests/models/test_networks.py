@@ -32,6 +32,14 @@ def test_a_signal_passes_all_layers_of_a_fresh_encoder():
     assert heard > 0.1 and lost < 0.003
 
 
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+@torch.no_grad()
+def test_a_fresh_ctc_layer_has_six_blanks_to_a_label(kind):
+    layer = network(kind, ctc=True).ctc
+    shares = layer(0.1 * torch.randn(400, layer.in_features, dtype=torch.float64)).softmax(-1).mean(0)
+    assert 0.8 < shares[0] < 0.9 and shares[1:].max() < 0.05
+
+
 @pytest.mark.parametrize("prediction", ["lstm", "stateless"])
 @torch.no_grad()
 def test_prediction_step_by_step_equals_one_pass(prediction):

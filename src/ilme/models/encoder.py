@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ilme.errors import BadInputError
-from ilme.models.lstm import start_as_identity, start_deep
+from ilme.models.lstm import start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.tokens import Tokens
 
@@ -153,8 +153,7 @@ class _Block(nn.Module):
         )
         wide = config.hidden * (2 if config.bidirectional else 1)
         self.project = _projection(wide, config.projection)
-        start_deep(self.lstm)
-        start_as_identity(self.lstm, max(0, SHALLOW - below))
+        start_deep(self.lstm, max(0, SHALLOW - below))
         if config.projection and below >= SHALLOW:
             _start_as_mean(self.project[0], config.hidden)  # type: ignore[index]
 

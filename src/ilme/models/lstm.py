@@ -5,49 +5,38 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LSTMStack", "LSTMState", "start_as_identity", "start_deep"]
+__all__ = ["LSTMStack", "LSTMState", "start_deep"]
 
 LSTMState = tuple[Tensor, Tensor]  # h and c, each (n, layers, hidden): the sequence first
 
 
 @torch.no_grad()
-def start_deep(lstm: nn.LSTM) -> None:
-    """First weights with which a signal passes many layers: Glorot for inputs, orthogonal for recurrence, b_f = 1.
+def start_deep(lstm: nn.LSTM, shallow: int) -> None:
+    """First weights with which a deep stack learns as soon as a shallow one.
 
-    Each layer of torch's own first weights lets about a quarter of the signal through: of layers on top of each other
-    without normalisation, the sixth hears next to nothing.
-    """
-    for name, weight in lstm.named_parameters():
-        gates = weight.chunk(4)  # input, forget, cell, output
-        if name.startswith("bias"):
-            weight.zero_()
-            if name.startswith("bias_ih"):
-                gates[1].fill_(1.0)
-            continue
-        for gate in gates:
-            nn.init.xavier_uniform_(gate) if name.startswith("weight_ih") else nn.init.orthogonal_(gate)
-
-
-@torch.no_grad()
-def start_as_identity(lstm: nn.LSTM, first: int = 0) -> None:
-    """First weights with which layers from `first` on pass on about what they read, so that a deep stack learns as fast
-    as a shallow one: input and output gates open, forget gates nearly closed, W_g = 1.1 I, the rest a tenth of usual.
+    The first `shallow` layers start with Glorot's weights for inputs, orthogonal ones for recurrence, and b_f = 1. The
+    others pass on about what they read: input and output gates open, forget gates nearly closed, and W_g = 1.1 I, beside
+    a tenth of the usual weights,
 
         h_t = σ(1.5) tanh(c_t),    c_t = σ(−1) c_{t−1} + σ(1.5) tanh(1.1 x_t),    h ≈ x for small and steady x
+
+    Each layer of torch's own first weights lets about a quarter of the signal through: without normalisation between
+    them, the sixth hears next to nothing.
     """
-    for name, weight in lstm.named_parameters():
-        if int(name.split("_l")[1].split("_")[0]) < first:
+    for name, weight in lstm.named_parameters():  # weight_ih_l0, bias_hh_l1_reverse and so on
+        passes_on = int(name.split("_")[2][1:]) >= shallow
+        gates = dict(zip("ifgo", weight.chunk(4), strict=True))
+        if name.startswith("weight"):
+            for gate in gates.values():
+                first = nn.init.xavier_uniform_ if name.startswith("weight_ih") else nn.init.orthogonal_
+                first(gate, 0.1 if passes_on else 1.0)
+            if passes_on and name.startswith("weight_ih"):
+                gates["g"] += 1.1 * torch.eye(*gates["g"].shape, device=weight.device)
             continue
-        i, f, g, o = weight.chunk(4)
-        if name.startswith("bias"):
-            weight.zero_()
-            if name.startswith("bias_ih"):
-                i.fill_(1.5), f.fill_(-1.0), o.fill_(1.5)
-            continue
-        for gate in (i, f, g, o):
-            nn.init.xavier_uniform_(gate, 0.1) if name.startswith("weight_ih") else nn.init.orthogonal_(gate, 0.1)
-        if name.startswith("weight_ih"):
-            g += 1.1 * torch.eye(*g.shape, device=g.device)
+        weight.zero_()
+        if name.startswith("bias_ih"):
+            for gate_name, value in {"i": 1.5, "f": -1.0, "o": 1.5}.items() if passes_on else [("f", 1.0)]:
+                gates[gate_name].fill_(value)
 
 
 class LSTMStack(nn.Module):
