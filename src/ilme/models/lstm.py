@@ -15,8 +15,8 @@ def start_deep(lstm: nn.LSTM, shallow: int) -> None:
     """First weights with which a deep stack learns as soon as a shallow one.
 
     The first `shallow` layers start with Glorot's weights for inputs, orthogonal ones for recurrence, and b_f = 1. The
-    others pass on about what they read: input and output gates open, forget gates nearly closed, and W_g = 1.1 I, beside
-    a tenth of the usual weights,
+    others pass on about what they read: input and output gates open, forget gates nearly closed, W_g = 1.1 I, beside a
+    tenth of the usual weights,
 
         h_t = σ(1.5) tanh(c_t),    c_t = σ(−1) c_{t−1} + σ(1.5) tanh(1.1 x_t),    h ≈ x for small and steady x
 
