@@ -145,7 +145,10 @@ def test_shell_habits_become_parser_arguments():
 
     grouped.__annotations__["group"] = Group | None
     got = cli.plain_arguments(grouped, ["--group.files", "x", "y", "--group.quick", "group.files=z"])
-    assert got == ['--group.files=["x", "y"]', "--group.quick=true", '--group.files=["z"]']
+    assert got == ["--group.quick=true", '--group.files=["x", "y", "z"]']
 
     got = cli.plain_arguments(command, ["a", "b", "c", "--text", "x", "y", "--flag", "size=4"])
-    assert got == ['--text=["x", "y"]', "--flag=true", "--size=4", '["a", "b"]', "c"]
+    assert got == ["--flag=true", "--size=4", '--text=["x", "y"]', '["a", "b"]', "c"]
+
+    got = cli.plain_arguments(command, ["--text", "x", "--size", "4", "--text", "y", "--text=z", "a", "b"])
+    assert got == ["--size=4", '--text=["x", "y", "z"]', '["a"]', "b"]

@@ -53,7 +53,8 @@ def test_utterances_without_labels_or_frames_are_no_trouble() -> None:
     layer, widths = nn.Linear(5, 9), torch.ones(9)
     h = torch.randn(2, 6, 5, requires_grad=True)
     empty = torch.zeros(2, 0, dtype=torch.long)
-    assert float(flat_start_loss(layer, h, torch.tensor([6, 4]), empty, torch.tensor([0, 0]), 0, widths)) == 0.0
+    nothing = flat_start_loss(layer, h, torch.tensor([6, 4]), empty, torch.tensor([0, 0]), 0, widths)
+    assert nothing.item() == 0.0
     labels = torch.tensor([[3, 4], [0, 0]])
     loss = flat_start_loss(layer, h, torch.tensor([6, 0]), labels, torch.tensor([2, 0]), 0, widths)
     loss.backward()

@@ -193,7 +193,7 @@ def test_an_internal_lm_of_fewer_bits_finds_nearly_the_same(seed):
         pytest.skip(str(error))
     found = AttentionSearch(model, Fusion(None, rounded, weights), options)(memory)
     for ours, theirs in zip(found, exact, strict=True):
-        assert ours[0].score == pytest.approx(theirs[0].score, abs=0.05)
+        assert ours[0].score == pytest.approx(theirs[0].score, abs=0.1)
 
 
 def repeats_too_often(labels, most, span):
