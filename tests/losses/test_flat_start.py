@@ -58,7 +58,7 @@ def test_utterances_without_labels_or_frames_are_no_trouble() -> None:
     labels = torch.tensor([[3, 4], [0, 0]])
     loss = flat_start_loss(layer, h, torch.tensor([6, 0]), labels, torch.tensor([2, 0]), 0, widths)
     loss.backward()
-    assert h.grad is not None and torch.isfinite(h.grad).all() and not h.grad[1].any()
+    assert math.isfinite(loss.item()) and h.grad is not None and torch.isfinite(h.grad).all() and not h.grad[1].any()
 
 
 def test_blanks_do_not_move_the_encoder() -> None:

@@ -76,9 +76,8 @@ def flat_start_loss(
     with torch.autocast(h.device.type, enabled=False):
         scores = layer(h.float())
         own = nn.functional.linear(h.detach().float(), layer.weight[blank][None], layer.bias[blank][None])[..., 0]
-    others = scores.index_fill(2, torch.tensor([blank], device=h.device), -torch.inf)
-    all_labels = others.logsumexp(-1)
-    chosen = share * (all_labels - others.gather(2, target[..., None])[..., 0])
+    all_labels = scores.index_fill(2, torch.tensor([blank], device=h.device), -torch.inf).logsumexp(-1)
+    chosen = share * (all_labels - scores.gather(2, target[..., None])[..., 0])
     odds = own - all_labels.detach()
     silent = (1 - share) * nn.functional.softplus(-odds) + share * nn.functional.softplus(odds)
     losses: Tensor = (chosen + silent) * (frames < lengths[:, None])
