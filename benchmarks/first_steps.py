@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ilme.data.features import FrontendConfig
-from ilme.losses.ctc import ctc_loss, flat_start_loss
+from ilme.losses.ctc import ctc_loss, flat_start_loss, unit_widths
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.study.config import read_config
 from ilme.study.language import study_tokenizer
@@ -71,7 +71,7 @@ def curve(
         audio, tokenizer, FrontendConfig(), args.batch, seed=args.seed, easy_first=True, longest=args.longest
     )
     net = Listener(layers, args.hidden, tokenizer.tokens, plain, blank)
-    widths = torch.tensor([float(max(1, len(piece))) for piece in tokenizer.tokens.pieces])
+    widths = unit_widths(tokenizer.tokens)
     optimiser = torch.optim.AdamW(net.parameters(), lr=RATE, betas=(0.9, 0.98))
     means: list[float] = []
     total = units = step = 0.0
@@ -136,6 +136,7 @@ def main() -> None:
         "command": "benchmarks/first_steps.py",
         "made_with": versions("cpu") | {"commit": commit()},
         "options": {k: v for k, v in vars(args).items() if k not in ("out", "study")},
+        "hours": round(audio.hours, 3),
         "entropy": round(entropy(audio.texts, tokenizer), 3),
         "rows": rows,
     }

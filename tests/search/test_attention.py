@@ -185,7 +185,7 @@ def test_doing_both_decoder_steps_at_once_changes_nothing(acoustics):
 def test_an_internal_lm_of_fewer_bits_finds_nearly_the_same(seed):
     model = decoder(seed, units=9, dtype=torch.float32)
     memory = model.encode(features(seed, 8, batch=2, dtype=torch.float32), torch.tensor([8, 5]))
-    weights, options = FusionWeights(0.0, 0.3), AttentionOptions(beam=6, max_length=9)
+    weights, options = FusionWeights(0.0, 0.3), AttentionOptions(beam=12, max_length=9)  # wide: it is not the search
     exact = AttentionSearch(model, Fusion(None, AttentionInternalLM(model), weights), options)(memory)
     try:
         rounded = AttentionInternalLM(twin(pack(model), "int8"))
@@ -193,7 +193,7 @@ def test_an_internal_lm_of_fewer_bits_finds_nearly_the_same(seed):
         pytest.skip(str(error))
     found = AttentionSearch(model, Fusion(None, rounded, weights), options)(memory)
     for ours, theirs in zip(found, exact, strict=True):
-        assert ours[0].score == pytest.approx(theirs[0].score, abs=0.1)
+        assert ours[0].score == pytest.approx(theirs[0].score, abs=0.005)
 
 
 def repeats_too_often(labels, most, span):

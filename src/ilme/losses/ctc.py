@@ -10,7 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ctc_loss", "flat_start_loss"]
+from ilme.tokens import Tokens
+
+__all__ = ["ctc_loss", "flat_start_loss", "unit_widths"]
 
 
 def ctc_loss(layer: nn.Module, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int) -> Tensor:
@@ -31,6 +33,11 @@ def ctc_loss(layer: nn.Module, h: Tensor, lengths: Tensor, labels: Tensor, label
     )
 
 
+def unit_widths(tokens: Tokens) -> Tensor:
+    """How long the units are likely to sound, by their letters: (V,)."""
+    return torch.tensor([float(max(1, len(piece))) for piece in tokens.pieces])
+
+
 def flat_start_loss(
     layer: nn.Linear,
     h: Tensor,
@@ -49,13 +56,8 @@ def flat_start_loss(
     Summed, a scalar. Blanks come to be as frequent as CTC needs them, so that CTC can go on from here. They must not
     move the encoder: how fast somebody speaks is learnt sooner than what is said, and then CTC knows no labels.
 
-    Args:
-        layer: The output layer, E to V.
-        h: Encoder outputs (B, T, E).
-        lengths: Frames of each utterance (B,).
-        labels: Ids (B, U), padded with any id.
-        label_lengths: Labels of each utterance (B,).
-        blank: CTC's blank.
+    Args as for `ctc_loss`, and
+
         widths: w, how long each unit is (V,), such as its letters.
         late: Spread them over what follows one label's time: an encoder that hears no future has then heard them.
     """

@@ -15,7 +15,7 @@ from ilme.models.lstm import start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.tokens import Tokens
 
-__all__ = ["EncoderConfig", "LSTMEncoder", "ctc_layer"]
+__all__ = ["EncoderConfig", "LSTMEncoder", "ctc_blank", "ctc_layer"]
 
 SHALLOW = 2  # layers that start with random weights; those above them pass on what they read, until they learn better
 
@@ -112,15 +112,19 @@ class LSTMEncoder(nn.Module):
         return x, lengths
 
 
+def ctc_blank(tokens: Tokens) -> int:
+    """CTC's blank: <eos> where there is none, which no transcript holds either."""
+    return (tokens.blank if tokens.blank is not None else tokens.eos) or 0
+
+
 def ctc_layer(width: int, tokens: Tokens) -> nn.Linear:
-    """A CTC output layer; <eos> is the blank where there is none.
+    """A CTC output layer.
 
     It starts with six blanks to a label. If blanks had first to be learnt, they would be all that is learnt for long.
     """
     layer = nn.Linear(width, len(tokens))
     with torch.no_grad():
-        blank = tokens.blank if tokens.blank is not None else tokens.eos
-        layer.bias[blank or 0] = math.log(6 * len(tokens))
+        layer.bias[ctc_blank(tokens)] = math.log(6 * len(tokens))
     return layer
 
 

@@ -149,8 +149,10 @@ class Study:
         folder = self.folder(stage.name)
         begun = folder / "begun.json"
         same = begun.is_file() and json.loads(begun.read_text()).get("key") == self.keys[stage.name]
-        if folder.exists() and not (stage.resumes and same):
-            folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # of a linked stage the link alone
+        if folder.is_symlink() and not (stage.resumes and same):
+            folder.unlink()  # the link alone: the files may serve another study
+        elif folder.exists() and not (stage.resumes and same):
+            shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(begun, json.dumps({"key": self.keys[stage.name]}).encode())
         self.say(f"{stage.name} …")

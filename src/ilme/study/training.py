@@ -55,13 +55,15 @@ class Course:
     seed: int
 
 
+LATER = ("starts_from", "easy_first")  # fields that older studies had not: unused, they are no part of a key
+
+
 def plan_inputs(plan: NetworkPlan) -> dict[str, Any]:
     """What a network depends on, for its stage's key: of a model it starts from the content, not where it lies."""
-    inputs = asdict(plan)
-    file = inputs.pop("starts_from")
-    if not plan.easy_first:  # keys of studies that were made before it was there
-        del inputs["easy_first"]
-    return inputs | {"starts_from": file_digest(_existing(file))} if file else inputs
+    inputs = {name: value for name, value in asdict(plan).items() if value or name not in LATER}
+    if plan.starts_from:
+        inputs["starts_from"] = file_digest(_existing(plan.starts_from))
+    return inputs
 
 
 def _existing(file: str) -> Path:

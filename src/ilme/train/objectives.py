@@ -15,10 +15,11 @@ from torch.utils.checkpoint import checkpoint
 from ilme.errors import BadInputError
 from ilme.losses.aed import decoder_outputs, outputs_loss
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
-from ilme.losses.ctc import ctc_loss, flat_start_loss
+from ilme.losses.ctc import ctc_loss, flat_start_loss, unit_widths
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
+from ilme.models.encoder import ctc_blank
 from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
 from ilme.train.graphs import Body, RecordedBody
@@ -69,8 +70,7 @@ class Auxiliary:
         if not options.ctc and model.ctc is not None:
             model.ctc.requires_grad_(False)
         self.model, self.flat, self.starting = model, options.flat, False
-        self.blank = (model.tokens.blank if model.tokens.blank is not None else model.tokens.eos) or 0
-        self.widths = torch.tensor([float(max(1, len(piece))) for piece in model.tokens.pieces])
+        self.blank, self.widths = ctc_blank(model.tokens), unit_widths(model.tokens)
 
     def at_step(self, step: int) -> None:
         self.starting = step <= self.flat

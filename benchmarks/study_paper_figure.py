@@ -1,0 +1,64 @@
+"""Draws how the study at the paper's sizes learnt: held-out loss of the RNN-T, and perplexity of both internal LMs.
+
+python benchmarks/study_paper_figure.py benchmarks/results/study-paper.json docs/images/study-paper.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+LISTENS = 2000  # an internal LM above that perplexity has not begun: its joint network was not yet started
+COLOURS = {"rnnt": "#1f77b4", "aed": "#d62728"}
+
+
+def losses(axes: Any, results: dict[str, Any]) -> None:
+    """Rows are [step, hours, loss]."""
+    first = results["first try"]["held_out_loss"]["rnnt"]
+    axes.plot([r[0] for r in first], [r[2] for r in first], "o--", color="#999999", label="first try")
+    now = results["held_out_loss"]["rnnt"][1:]  # at the first look CTC alone was trained
+    axes.plot([r[0] for r in now], [r[2] for r in now], "o-", color=COLOURS["rnnt"], label="this run")
+    axes.set(xlabel="steps", ylabel="held-out loss per unit", ylim=(0, 4.8), xlim=(0, 3600))
+    axes.set_title("76 M RNN-T", fontsize=10)
+
+
+def perplexities(axes: Any, results: dict[str, Any]) -> None:
+    """Rows are [step, hours, perplexity]."""
+    for kind, name in (("rnnt", "RNN-T"), ("aed", "AED")):
+        rows = [r for r in results["perplexity"][kind]["source"] if r[2] < LISTENS]
+        label = f"internal LM, {name}"
+        axes.plot([r[1] for r in rows], [r[2] for r in rows], "o-", markersize=3, color=COLOURS[kind], label=label)
+    axes.axhline(results["lm"]["source"]["source_ppl_token"], color="#555555", linestyle=":", label="source LM")
+    axes.set(yscale="log", xlabel="hours of speech heard", ylabel="perplexity per token, source text")
+    axes.set_yticks([50, 100, 200, 500, 1000], labels=["50", "100", "200", "500", "1,000"])
+    axes.minorticks_off()
+    axes.set_title("internal LMs", fontsize=10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    plt.rcParams.update({"svg.hashsalt": "ilme", "svg.fonttype": "none"})
+    results = json.loads(args.results.read_text(encoding="utf-8"))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))
+    losses(left, results)
+    perplexities(right, results)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, loc="center right", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(args.out, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
