@@ -25,7 +25,7 @@ from ilme.train.optimiser import start_from
 from ilme.train.options import LoopOptions, OptimiserOptions, WarmStart
 from ilme.train.sources import BatchSource
 
-__all__ = ["Course", "fresh_network", "network_config", "options_of", "plan_inputs", "run_course"]
+__all__ = ["Course", "fresh_network", "is_kind", "network_config", "options_of", "plan_inputs", "run_course"]
 
 _UNLIMITED = 10**9  # steps, where the time ends the training
 
@@ -89,10 +89,15 @@ def fresh_network(kind: str, plan: NetworkPlan, tokens: Tokens, seed: int) -> An
     return network
 
 
+def is_kind(file: str | Path, kind: str) -> bool:
+    """Whether a stored model is of that kind: `rnnt`, `aed` or `lm`."""
+    _, header = read_tensors(Path(file))
+    return bool(json.loads(header["ilme"])["kind"] == kind)
+
+
 def _shared(network: torch.nn.Module, kind: str, file: Path) -> tuple[str, ...]:
     """What a model of an earlier run can give: all but the CTC layer, which is not stored; or its encoder alone."""
-    _, header = read_tensors(file)
-    if json.loads(header["ilme"])["kind"] != kind:
+    if not is_kind(file, kind):
         return ("encoder.*",)
     return tuple(name for name in network.state_dict() if not name.startswith("ctc."))
 
