@@ -19,7 +19,7 @@ from ilme.train.graphs import RecordedBody, pad_batch, rung
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
 from ilme.train.options import AedOptions, LoopOptions, RnntOptions
 
-ENCODER = EncoderConfig(features=24, hidden=16, layers=2, bidirectional=True, projection=24, dropout=0.0)
+ENCODER = EncoderConfig(features=24, hidden=12, layers=2, bidirectional=True, projection=24, dropout=0.0)
 
 
 def small_objective(kind: str) -> Objective:
@@ -64,7 +64,7 @@ def test_a_shape_is_recorded_when_it_comes_again_and_gives_way_to_a_larger_one(m
     """The recording itself, which needs a CUDA device, is replaced by the body and a note of the shape."""
     noted: list[tuple[int, ...]] = []
 
-    def record(body: graphs.Body, inputs: tuple[torch.Tensor, ...]) -> graphs.Body:
+    def record(body: graphs.Body, inputs: tuple[torch.Tensor, ...], pool: object) -> graphs.Body:
         noted.append((*inputs[0].shape[:2], inputs[2].shape[1]))
         return body
 
@@ -89,8 +89,8 @@ def test_options_that_exclude_each_other() -> None:
 
 
 def test_a_network_that_cannot_be_recorded_says_so() -> None:
-    config = replace(AEDS["tiny"], encoder=replace(ENCODER, hidden=12))
-    with pytest.raises(BadInputError, match="8 divides"):
+    config = replace(AEDS["tiny"], encoder=replace(ENCODER, projection=0))
+    with pytest.raises(BadInputError, match="have a projection"):
         AedObjective(AED(config, numbered_tokens(7, "attention"))).record()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ilme.errors import BadInputError
-from ilme.models.lstm import start_deep
+from ilme.models.lstm import ALIGNED, padded_weights, start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.tokens import Tokens
 
@@ -164,7 +164,7 @@ class _Block(nn.Module):
     @property
     def capturable(self) -> bool:
         """Whether it runs on a CUDA device without asking anything of the host."""
-        return not self.bidirectional or (self.count == 1 and self.lstm.hidden_size % 8 == 0)
+        return not self.bidirectional or self.count == 1
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.bidirectional and self.capturable and x.is_cuda:
@@ -181,17 +181,18 @@ def both_ways(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
     """What one bidirectional layer makes of x (B, T, D): (B, T, 2 hidden), 0 after each end.
 
     The backward direction reads each utterance turned round within its own length. Unlike a packed sequence this asks
-    nothing of the host, so it can be recorded in a CUDA graph.
+    nothing of the host, so it can be recorded in a CUDA graph. Widths are padded to what tensor cores read.
     """
+    H = lstm.hidden_size
     steps = torch.arange(x.shape[1], device=x.device)
     turned = (lengths[:, None].clamp(min=1) - 1 - steps).clamp(min=0)[..., None]
-    zeros = x.new_zeros(1, len(x), lstm.hidden_size)
+    zeros = x.new_zeros(1, len(x), H + -H % ALIGNED)
+    x = nn.functional.pad(x, (0, -x.shape[2] % ALIGNED))
     outputs = []
     for suffix in ("", "_reverse"):
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        weights = [getattr(lstm, f"{name}_l0{suffix}") for name in names]
+        weights = padded_weights(lstm, suffix)
         read = x.gather(1, turned.expand_as(x)) if suffix else x
-        y = torch._VF.lstm(read, (zeros, zeros), weights, True, 1, 0.0, lstm.training, False, True)[0]
+        y = torch._VF.lstm(read, (zeros, zeros), weights, True, 1, 0.0, lstm.training, False, True)[0][..., :H]
         outputs.append(y.gather(1, turned.expand_as(y)) if suffix else y)
     inside = steps < lengths[:, None].clamp(min=1)
     return torch.cat(outputs, -1) * inside[..., None]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-__all__ = ["LSTMStack", "LSTMState", "start_deep"]
+__all__ = ["ALIGNED", "LSTMStack", "LSTMState", "padded_weights", "start_deep"]
+
+ALIGNED = 8  # tensor cores read 16-bit matrices in groups of that
 
 LSTMState = tuple[Tensor, Tensor]  # h and c, each (n, layers, hidden): the sequence first
 
@@ -37,6 +40,27 @@ def start_deep(lstm: nn.LSTM, shallow: int) -> None:
         if name.startswith("bias_ih"):
             for gate_name, value in {"i": 1.5, "f": -1.0, "o": 1.5}.items() if passes_on else [("f", 1.0)]:
                 gates[gate_name].fill_(value)
+
+
+def padded_weights(lstm: nn.LSTM, suffix: str = "") -> list[Tensor]:
+    """Weights of one direction of a single layer, padded with zeros to widths that are aligned.
+
+    A unit whose weights are all zero stays zero: c = σ(0) c + σ(0) tanh(0) = 0 from c = 0, and h = σ(0) tanh(0) = 0.
+    """
+    H, D = lstm.hidden_size, lstm.input_size
+    more, more_in = -H % ALIGNED, -D % ALIGNED
+    ih, hh = getattr(lstm, f"weight_ih_l0{suffix}"), getattr(lstm, f"weight_hh_l0{suffix}")
+    if not more and not more_in:
+        weights = [ih, hh]
+    else:
+        weights = [
+            pad(ih.view(4, H, D), (0, more_in, 0, more)).flatten(0, 1),
+            pad(hh.view(4, H, H), (0, more, 0, more)).flatten(0, 1),
+        ]
+    if lstm.bias:
+        biases = [getattr(lstm, f"{name}_l0{suffix}") for name in ("bias_ih", "bias_hh")]
+        weights += [pad(bias.view(4, H), (0, more)).flatten() for bias in biases] if more else biases
+    return weights
 
 
 class LSTMStack(nn.Module):

@@ -1,8 +1,7 @@
 """LSTM layers whose width is no multiple of 8, run at the next width that is: the same numbers, on the fast kernels.
 
-Tensor cores read 16-bit matrices in groups of 8. The paper's BLSTM-780 misses that and falls back to slow
-products. A unit whose weights are all zero stays zero: c = σ(0) c + σ(0) tanh(0) = 0 from c = 0, and h =
-σ(0) tanh(0) = 0. So weights can be padded with zeros on the way in, and the padded outputs dropped on the way out.
+Tensor cores read 16-bit matrices in groups of 8. A width of 780, as the paper's, misses that and falls back to slow
+products. So weights are padded with zeros on the way in, and the padded outputs dropped on the way out.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["align_lstms", "padded_lstm"]
+from ilme.models.lstm import ALIGNED, padded_weights
 
-MULTIPLE = 8
+__all__ = ["align_lstms", "padded_lstm"]
 
 
 def align_lstms(model: nn.Module) -> int:
@@ -25,7 +24,7 @@ def align_lstms(model: nn.Module) -> int:
     for module in model.modules():
         if not isinstance(module, nn.LSTM) or module.num_layers > 1 or module.proj_size or not module.batch_first:
             continue
-        if module.hidden_size % MULTIPLE or module.input_size % MULTIPLE:
+        if module.hidden_size % ALIGNED or module.input_size % ALIGNED:
             module.forward = _Padded(module)  # type: ignore[assignment]
             changed += 1
     return changed
@@ -46,16 +45,9 @@ class _Padded:
 def padded_lstm(lstm: nn.LSTM, x: Tensor | PackedSequence) -> tuple[Any, tuple[Tensor, Tensor]]:
     """What `lstm(x)` gives, for one layer that starts from zero."""
     H, D = lstm.hidden_size, lstm.input_size
-    more, more_in = -H % MULTIPLE, -D % MULTIPLE
+    more, more_in = -H % ALIGNED, -D % ALIGNED
     directions = 2 if lstm.bidirectional else 1
-    weights: list[Tensor] = []
-    for suffix in ("", "_reverse")[:directions]:
-        ih, hh = getattr(lstm, f"weight_ih_l0{suffix}"), getattr(lstm, f"weight_hh_l0{suffix}")
-        weights.append(pad(ih.view(4, H, D), (0, more_in, 0, more)).flatten(0, 1))
-        weights.append(pad(hh.view(4, H, H), (0, more, 0, more)).flatten(0, 1))
-        if lstm.bias:
-            biases = (getattr(lstm, f"{name}_l0{suffix}") for name in ("bias_ih", "bias_hh"))
-            weights.extend(pad(bias.view(4, H), (0, more)).flatten() for bias in biases)
+    weights = [w for suffix in ("", "_reverse")[:directions] for w in padded_weights(lstm, suffix)]
     packed = isinstance(x, PackedSequence)
     data = x.data if isinstance(x, PackedSequence) else x
     rows = int(x.batch_sizes[0]) if isinstance(x, PackedSequence) else len(data)

@@ -6,7 +6,8 @@ to launch them; a recorded pass is launched at once. A recording has fixed shape
     T up a ladder whose steps are a quarter; for each rung the most rows B (to a multiple of 32; those added have one
     silent frame) and the most labels U (to a multiple of 8) that have come so far
 
-A shape is recorded when it comes the second time; where a larger one comes, it takes its place.
+A shape is recorded when it comes the second time; where a larger one comes, it takes its place. No two recordings run
+at a time, a backward pass always follows its forward pass, so all of them share one pool of memory.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class RecordedBody:
         self.body = body
         self._shapes: dict[int, Shape] = {}
         self._recorded: dict[int, Any] = {}
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     @property
     def recordings(self) -> int:
@@ -80,7 +82,7 @@ class RecordedBody:
             self._recorded.pop(frames, None)
             return _rows(self.body(*inputs), B)
         if frames not in self._recorded:
-            self._recorded[frames] = _record(self.body, inputs)
+            self._recorded[frames] = _record(self.body, inputs, self._pool)
         return _rows(self._recorded[frames](*inputs), B)
 
 
@@ -103,13 +105,17 @@ def _rows(outputs: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
     return tuple(x[:count] for x in outputs)
 
 
-def _record(body: Body, inputs: tuple[Tensor, ...]) -> Any:
+def _record(body: Body, inputs: tuple[Tensor, ...], pool: Any) -> Any:
     """A callable that replays the forward pass, and the backward pass when it is due."""
     device = inputs[0].device.type
     kept = torch.autocast(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), False)
     with kept:  # weights are brought to 16 bits inside the recording, each time
         return torch.cuda.make_graphed_callables(
-            _Wrapped(body), tuple(x.clone() for x in inputs), num_warmup_iters=WARM_UP, allow_unused_input=True
+            _Wrapped(body),
+            tuple(x.clone() for x in inputs),
+            num_warmup_iters=WARM_UP,
+            allow_unused_input=True,
+            pool=pool,
         )
 
 

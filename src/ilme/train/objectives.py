@@ -45,7 +45,7 @@ class Objective(nn.Module):
         if body is None or not self.model.encoder.capturable:
             raise BadInputError(
                 "loop.graphs cannot record this network: it needs an encoder whose bidirectional layers have a "
-                "projection and a width that 8 divides; leave loop.graphs out"
+                "projection; leave loop.graphs out"
             )
         self.recorded = RecordedBody(body)
 
@@ -162,11 +162,11 @@ class AedObjective(Objective):
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
-        if self.recorded is not None and self.training and not self.sampling:
+        replace = torch.rand(labels.shape) < self.sampling if self.sampling and self.training else None
+        if self.recorded is not None and self.training and (replace is None or not replace.any()):
             values, frames, h = self.recorded(features, feature_lengths, labels)
             labels = _as_wide(labels, h.shape[1] - 1)
         else:
-            replace = torch.rand(labels.shape) < self.sampling if self.sampling and self.training else None
             values, frames, h = _AttentionBody(self.model, self.recompute)(features, feature_lengths, labels, replace)
         loss = outputs_loss(self.model, h, labels, label_lengths, self.options.smoothing if self.training else 0.0)
         if self.options.ctc and self.training:
