@@ -90,6 +90,18 @@ def test_the_decoder_step_by_step_equals_one_pass(filters):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("filters", [0, 3])
+def test_a_search_attends_to_a_few_utterances_at_a_time(filters, monkeypatch):
+    config = AEDConfig(EncoderConfig(features=6, hidden=5, layers=1), attention=4, filters=filters, width=3)
+    attend = AED(config, numbered_tokens(5, "attention")).attend
+    keys, query = torch.randn(5, 7, 4), torch.randn(5, 2, 4)
+    moved = torch.randn(5, 2, 7, filters) if filters else None
+    at_once = attend._energies(keys, query, moved)
+    monkeypatch.setattr("ilme.models.aed.LARGEST", 2 * 2 * 7 * 4)
+    with torch.no_grad():
+        torch.testing.assert_close(attend._energies(keys, query, moved), at_once)
+
+
 def test_attention_is_eqs_5_and_6():
     model = network("aed")
     memory = model.encode(torch.randn(1, 6, 240).double(), torch.tensor([6]))

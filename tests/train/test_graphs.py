@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
 import torch
 
+from ilme.capture import no_collection
 from ilme.errors import BadInputError
 from ilme.models.aed import AED
 from ilme.models.aed import PRESETS as AEDS
@@ -60,7 +62,9 @@ def test_padding_changes_no_row(kind: str) -> None:
         torch.testing.assert_close(a[:3, : b.shape[1]], b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_shape_is_recorded_when_it_comes_again_and_gives_way_to_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_is_recorded_once_it_no_longer_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The recording itself, which needs a CUDA device, is replaced by the body and a note of the shape."""
     noted: list[tuple[int, ...]] = []
 
@@ -72,7 +76,8 @@ def test_a_shape_is_recorded_when_it_comes_again_and_gives_way_to_a_larger_one(m
     body = small_objective("rnnt").eval().body()
     assert body is not None
     recorded = RecordedBody(body)
-    for B, U, expected in ((3, 4, 0), (5, 6, 1), (33, 4, 0), (2, 3, 1), (4, 9, 0), (33, 9, 1)):
+    passes = ((3, 4, 0), (5, 6, 0), (3, 4, 1), (33, 4, 0), (2, 3, 0), (8, 3, 1), (4, 9, 0), (33, 9, 0), (33, 9, 1))
+    for B, U, expected in passes:
         features, lengths, labels, _ = batch(B, 20, U, seed=B)
         found, plain = recorded(features, lengths, labels), body(features, lengths, labels)
         assert recorded.recordings == expected
@@ -81,6 +86,14 @@ def test_a_shape_is_recorded_when_it_comes_again_and_gives_way_to_a_larger_one(m
     assert noted == [(32, rung(20), 8), (64, rung(20), 8), (64, rung(20), 16)]
     recorded(*batch(2, rung(20) + 1, 4, seed=0)[:3])
     assert recorded.recordings == 1  # another rung has its own
+
+
+def test_nothing_is_collected_while_a_recording_is_made() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="inside"), no_collection():
+        assert not gc.isenabled()
+        raise ValueError("inside")
+    assert gc.isenabled()
 
 
 def test_options_that_exclude_each_other() -> None:
@@ -100,8 +113,9 @@ def test_a_replay_gives_the_eager_loss_and_gradients(kind: str) -> None:
     eager, recorded = (small_objective(kind).cuda().train() for _ in range(2))
     recorded.record()
     assert isinstance(recorded.recorded, RecordedBody)
-    for seed in range(6):
-        inputs = [x.cuda() for x in batch(3 + seed % 2, 20 - seed % 3, 4, seed)]
+    for seed in range(24):  # two rungs in turn; the rows of each grow twice, so that recordings give way to others
+        B, T = 3 + 32 * (seed // 8), (20, 30)[seed % 2]
+        inputs = [x.cuda() for x in batch(B, T - seed % 3, 4, seed)]
         losses = []
         for objective in (eager, recorded):
             objective.zero_grad()
@@ -112,4 +126,4 @@ def test_a_replay_gives_the_eager_loss_and_gradients(kind: str) -> None:
             assert a.grad is not None and b.grad is not None, name
             scale = float(b.grad.abs().max())
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-2, atol=1e-2 * max(scale, 1e-3), msg=name)
-    assert recorded.recorded.recordings
+    assert recorded.recorded.recordings == 2

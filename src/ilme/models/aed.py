@@ -17,6 +17,8 @@ from ilme.tokens import Tokens
 
 __all__ = ["AED", "PRESETS", "AEDConfig", "Memory"]
 
+LARGEST = 2**29  # values inside the attention's tanh that a search makes at a time: 2 GiB in float32
+
 Memory = tuple[Tensor, Tensor, Tensor]  # h_enc (B, T, E), W_k h_enc (B, T, A), padding (B, T) as 0 or −inf
 
 
@@ -178,7 +180,15 @@ class LocationAttention(nn.Module):
         return weights.view(B * K, T), (weights @ values).view(B * K, -1)
 
     def _energies(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
-        """keys (B, T, A), query (B, K, A), moved (B, K, T, filters): energies (B, K, T)."""
+        """keys (B, T, A), query (B, K, A), moved (B, K, T, filters): energies (B, K, T).
+
+        A search makes no more than LARGEST values of z at a time: beams of many utterances would fill a GPU.
+        """
+        (B, T, A), K = keys.shape, query.shape[1]
+        rows = B if torch.is_grad_enabled() else max(1, LARGEST // (K * T * A))
+        if rows < B:
+            parts = [slice(b, b + rows) for b in range(0, B, rows)]
+            return torch.cat([self._energies(keys[b], query[b], None if moved is None else moved[b]) for b in parts])
         z = keys[:, None] + query[:, :, None]  # (B, K, T, A)
         if self.location is not None:
             z = z + self.location(moved)

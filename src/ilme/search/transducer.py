@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ilme.capture import no_collection
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
 from ilme.models.lstm_lm import log_softmax
@@ -221,7 +222,7 @@ class TransducerStream:
         before = Beam(*(x.clone() for x in self.beam))
         self.beam = before
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with no_collection(), torch.cuda.graph(graph):
             self._advance(*inputs, None, 0)
             for kept, new in zip(before, self.beam, strict=True):
                 kept.copy_(new)

@@ -6,23 +6,28 @@ to launch them; a recorded pass is launched at once. A recording has fixed shape
     T up a ladder whose steps are a quarter; for each rung the most rows B (to a multiple of 32; those added have one
     silent frame) and the most labels U (to a multiple of 8) that have come so far
 
-A shape is recorded when it comes the second time; where a larger one comes, it takes its place. No two recordings run
-at a time, a backward pass always follows its forward pass, so all of them share one pool of memory.
+A shape is recorded once it has come a few times and no longer grows; where a larger one comes, it takes its place. No
+two recordings run at a time, and a backward pass always follows its forward pass, so all of them share one pool of
+memory.
 """
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ilme.capture import no_collection
+
 __all__ = ["Body", "RecordedBody", "graphs_obstacle", "pad_batch", "rung"]
 
 ROWS, LABELS = 32, 8  # of which B and U are padded to multiples
 SHORTEST, STEP = 16, 1.25  # frames of the lowest rung of the ladder, and its steps
 WARM_UP = 2  # passes before the recording, in which kernels are chosen and compiled
+SETTLED = 3  # times that a shape comes before it is recorded: recording takes as long as some ten passes
 
 Shape = tuple[int, int, int]  # rows, frames and labels: B, T, U
 
@@ -62,8 +67,9 @@ class RecordedBody:
     def __init__(self, body: Body) -> None:
         self.body = body
         self._shapes: dict[int, Shape] = {}
+        self._seen: dict[int, int] = {}
         self._recorded: dict[int, Any] = {}
-        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self._pool = _Pool()
 
     @property
     def recordings(self) -> int:
@@ -78,8 +84,10 @@ class RecordedBody:
         shape = (max(known[0], _up(B, ROWS)), frames, max(known[2], _up(labels.shape[1], LABELS)))
         inputs = pad_batch(features, lengths, labels, shape)
         if shape != known:
-            self._shapes[frames] = shape
+            self._shapes[frames], self._seen[frames] = shape, 0
             self._recorded.pop(frames, None)
+        self._seen[frames] += 1
+        if self._seen[frames] < SETTLED:
             return _rows(self.body(*inputs), B)
         if frames not in self._recorded:
             self._recorded[frames] = _record(self.body, inputs, self._pool)
@@ -105,17 +113,33 @@ def _rows(outputs: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
     return tuple(x[:count] for x in outputs)
 
 
-def _record(body: Body, inputs: tuple[Tensor, ...], pool: Any) -> Any:
+class _Pool:
+    """Memory that all recordings share. torch gives a pool up with its last graph, so an empty one stays in it."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._kept: Any = None
+
+    def handle(self) -> Any:
+        if self._kept is None:
+            self._handle, self._kept = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._kept, pool=self._handle):
+                torch.zeros(1, device="cuda")
+        return self._handle
+
+
+def _record(body: Body, inputs: tuple[Tensor, ...], pool: _Pool) -> Any:
     """A callable that replays the forward pass, and the backward pass when it is due."""
+    gc.collect()  # those that gave way give their memory back
     device = inputs[0].device.type
     kept = torch.autocast(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), False)
-    with kept:  # weights are brought to 16 bits inside the recording, each time
+    with no_collection(), kept:  # weights are brought to 16 bits inside the recording, each time
         return torch.cuda.make_graphed_callables(
             _Wrapped(body),
             tuple(x.clone() for x in inputs),
             num_warmup_iters=WARM_UP,
             allow_unused_input=True,
-            pool=pool,
+            pool=pool.handle(),
         )
 
 
