@@ -89,8 +89,8 @@ def test_the_decoder_step_by_step_equals_one_pass(filters):
     assert torch.allclose(torch.stack(steps, 1), model.decode_all(memory, labels).log_softmax(-1), atol=1e-12)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("filters", [0, 3])
+@torch.no_grad()
 def test_a_search_attends_to_a_few_utterances_at_a_time(filters, monkeypatch):
     config = AEDConfig(EncoderConfig(features=6, hidden=5, layers=1), attention=4, filters=filters, width=3)
     attend = AED(config, numbered_tokens(5, "attention")).attend
@@ -98,10 +98,10 @@ def test_a_search_attends_to_a_few_utterances_at_a_time(filters, monkeypatch):
     moved = torch.randn(5, 2, 7, filters) if filters else None
     at_once = attend._energies(keys, query, moved)
     monkeypatch.setattr("ilme.models.aed.LARGEST", 2 * 2 * 7 * 4)
-    with torch.no_grad():
-        torch.testing.assert_close(attend._energies(keys, query, moved), at_once)
+    torch.testing.assert_close(attend._energies(keys, query, moved), at_once)
 
 
+@torch.no_grad()
 def test_attention_is_eqs_5_and_6():
     model = network("aed")
     memory = model.encode(torch.randn(1, 6, 240).double(), torch.tensor([6]))
