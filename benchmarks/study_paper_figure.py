@@ -1,6 +1,9 @@
 """Draws how the study at the paper's sizes learnt: held-out loss of the RNN-T, and perplexity of both internal LMs.
 
-python benchmarks/study_paper_figure.py benchmarks/results/study-paper.json docs/images/study-paper.svg
+R=benchmarks/results
+python benchmarks/study_paper_figure.py $R/study-paper.json $R/study-paper-longer.json docs/images/study-paper.svg
+
+The second file has the AED, which was trained on.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ def losses(axes: Any, results: dict[str, Any]) -> None:
     axes.set_title("76 M RNN-T", fontsize=10)
 
 
-def perplexities(axes: Any, results: dict[str, Any]) -> None:
-    """Rows are [step, hours, perplexity]."""
-    for kind, name in (("rnnt", "RNN-T"), ("aed", "AED")):
-        rows = [r for r in results["perplexity"][kind]["source"] if r[2] < LISTENS]
+def perplexities(axes: Any, results: dict[str, Any], longer: dict[str, Any]) -> None:
+    for kind, name, source in (("rnnt", "RNN-T", results), ("aed", "AED", longer)):
+        curve = source["perplexity"]["models"][kind]
+        points = [(h, p) for h, p in zip(curve["hours"], curve["source"], strict=True) if p < LISTENS]
         label = f"internal LM, {name}"
-        axes.plot([r[1] for r in rows], [r[2] for r in rows], "o-", markersize=3, color=COLOURS[kind], label=label)
+        axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=COLOURS[kind], label=label)
     axes.axhline(results["lm"]["source"]["source_ppl_token"], color="#555555", linestyle=":", label="source LM")
     axes.set(yscale="log", xlabel="hours of speech heard", ylabel="perplexity per token, source text")
     axes.set_yticks([50, 100, 200, 500, 1000], labels=["50", "100", "200", "500", "1,000"])
@@ -45,13 +48,14 @@ def perplexities(axes: Any, results: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
+    parser.add_argument("longer", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
     plt.rcParams.update({"svg.hashsalt": "ilme", "svg.fonttype": "none"})
-    results = json.loads(args.results.read_text(encoding="utf-8"))
+    results, longer = (json.loads(f.read_text(encoding="utf-8")) for f in (args.results, args.longer))
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))
     losses(left, results)
-    perplexities(right, results)
+    perplexities(right, results, longer)
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, loc="center right", fontsize=9)

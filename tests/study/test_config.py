@@ -46,6 +46,13 @@ def test_the_papers_plan_has_the_papers_sizes() -> None:
     assert sizes == {"rnnt": 76, "aed": 97, "lm": 58}
 
 
+def test_the_longer_plan_differs_in_the_aeds_training_alone() -> None:
+    first, longer = (read_config(PLANS / f"{name}.yaml") for name in ("paper", "paper-longer"))
+    assert replace(longer, name=first.name, aed=first.aed) == first
+    assert longer.aed.starts_from == "out/study/paper/aed/model.safetensors"
+    assert longer.aed.network == first.aed.network and longer.aed.preset == first.aed.preset
+
+
 def test_single_fields_can_be_changed() -> None:
     config = read_config(PLANS / "tiny.yaml", {"speech.hours": 2, "rnnt.network.dropout": 0.3})
     assert config.speech.hours == 2 and config.rnnt.network["dropout"] == 0.3
