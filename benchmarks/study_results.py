@@ -22,7 +22,7 @@ from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig, read_config
 from ilme.study.outcome import perplexity_curves
 from ilme.study.stages import build_study
-from ilme.train.journal import read_metrics
+from ilme.study.training import whole_journal
 from ilme.tuning.result import TuningResult
 
 PAIRS = [(a, b) for a in ("ILME", "ILME-learned") for b in ("BS", "SF", "DR", "LODR")]
@@ -92,7 +92,7 @@ def tuned(folder: Path, config: StudyConfig, models: list[str]) -> dict[str, dic
 
 def held_out(folder: Path) -> list[list[float]]:
     """[step, hours, loss] of each look at the held-out speech."""
-    looks = [row for row in read_metrics(folder / "metrics.jsonl") if "held_out_loss" in row]
+    looks = [row for row in whole_journal(folder) if "held_out_loss" in row]
     return [[row["step"], round(row["hours"], 1), round(row["held_out_loss"], 4)] for row in looks]
 
 
@@ -101,7 +101,7 @@ def gathered(config: StudyConfig, folder: Path, models: list[str]) -> dict[str, 
     facts = {name: study.facts(name) for name in study.stages if (folder / name / "done.json").is_file()}
     made = {name: facts[name].pop("made_with", {}) for name in facts}
     results = tested(folder, config, models)
-    curves = perplexity_curves(study, {model: getattr(config, model) for model in models})
+    curves = perplexity_curves(study, tuple(models))
     out: dict[str, Any] = {
         "commit": made[models[-1]].get("commit"),
         "seed": config.seed,

@@ -1,4 +1,4 @@
-"""Perplexity curves of a study's networks, also of one that went on from an earlier run's."""
+"""Perplexity curves of a study's networks, also of those that went on from earlier runs."""
 
 from __future__ import annotations
 
@@ -8,55 +8,53 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from ilme.checkpoint import save_model
-from ilme.study.config import NetworkPlan, read_config
+from ilme.study.config import read_config
 from ilme.study.outcome import perplexity_curves
 from ilme.study.runner import Study
-from ilme.study.training import fresh_network
+from ilme.study.training import fresh_network, keep_earlier_journal
 from ilme.testing import numbered_tokens
 
 PLAN = read_config(Path(__file__).parents[2] / "configs" / "study" / "tiny.yaml").rnnt
 
 
-def journal(folder: Path, *looks: tuple[int, float, float]) -> None:
-    folder.mkdir(parents=True)
-    rows: list[dict[str, Any]] = [{"step": 1, "hours": 0.1, "loss": 9.0}]
-    rows += [{"step": s, "hours": h, "ilm_ppl": p, "ilm_ppl_target": 2 * p} for s, h, p in looks]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def run(folder: Path, *looks: tuple[int, float, float]) -> Path:
+    """The folder of a finished run: its journal and its model, whose path is returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = [{"step": s, "hours": h, "ilm_ppl": p, "ilm_ppl_target": 2 * p} for s, h, p in looks]
+    last = {"step": looks[-1][0] + 1, "hours": looks[-1][1] + 0.5, "loss": 9.0}  # trained on after the last look
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*rows, last)))
+    save_model(folder / "model.safetensors", fresh_network("rnnt", PLAN, numbered_tokens(9, "transducer"), 1))
+    return folder / "model.safetensors"
 
 
-def curve_of(out: Path, plan: NetworkPlan) -> dict[str, list[float]]:
+def curve_of(out: Path) -> dict[str, list[float]]:
     facts = {"source_ppl_token": 10.0, "target_ppl_token": 20.0}
     study = SimpleNamespace(folder=lambda name: out / name, facts=lambda name: facts)
-    curves = perplexity_curves(cast(Study, study), {"rnnt": plan})
+    curves = perplexity_curves(cast(Study, study), ("rnnt",))
     assert curves["source_lm"] == {"source": 10.0, "target": 20.0}
     return cast(dict[str, list[float]], curves["models"]["rnnt"])
 
 
 def test_a_run_has_its_own_points(tmp_path: Path) -> None:
-    journal(tmp_path / "now" / "rnnt", (10, 1.0, 50.0), (20, 2.0, 40.0))
-    curve = curve_of(tmp_path / "now", PLAN)
-    assert curve == {"hours": [1.0, 2.0], "steps": [10, 20], "source": [50.0, 40.0], "target": [100.0, 80.0]}
+    run(tmp_path / "rnnt", (10, 1.0, 50.0), (20, 2.0, 40.0))
+    expected = {"hours": [1.0, 2.0], "steps": [10, 20], "source": [50.0, 40.0], "target": [100.0, 80.0]}
+    assert curve_of(tmp_path) == expected
 
 
-@pytest.mark.parametrize("kind", ["rnnt", "aed"])
-def test_a_run_that_went_on_has_the_earlier_points_before_its_own(tmp_path: Path, kind: str) -> None:
-    """Hours and steps are counted on. From a network of another kind only the encoder came: no points."""
-    journal(tmp_path / "before" / kind, (10, 1.0, 50.0), (30, 3.0, 30.0))
-    journal(tmp_path / "now" / "rnnt", (5, 0.5, 60.0))
-    model = tmp_path / "before" / kind / "model.safetensors"
-    plan, tokens = PLAN, numbered_tokens(9, "transducer")
-    if kind == "aed":
-        plan, tokens = NetworkPlan("tiny"), numbered_tokens(9, "attention")
-    save_model(model, fresh_network(kind, plan, tokens, 1))
-    curve = curve_of(tmp_path / "now", replace(PLAN, starts_from=str(model)))
-    if kind == "aed":
-        assert curve["hours"] == [0.5]
-        return
-    assert curve["hours"] == [1.0, 3.0, 3.5]
-    assert curve["steps"] == [10, 30, 35]
-    assert curve["source"] == [50.0, 30.0, 60.0]
-    (tmp_path / "before" / kind / "metrics.jsonl").unlink()
-    assert curve_of(tmp_path / "now", replace(PLAN, starts_from=str(model)))["hours"] == [0.5]
+def test_a_run_that_went_on_has_the_earlier_ones_points_before_its_own(tmp_path: Path) -> None:
+    first = run(tmp_path / "first" / "rnnt", (10, 1.0, 50.0), (30, 3.0, 30.0))
+    for name, before in (("second", first), ("third", tmp_path / "second" / "rnnt" / "model.safetensors")):
+        run(tmp_path / name / "rnnt", (5, 0.5, 60.0))
+        keep_earlier_journal(tmp_path / name / "rnnt", "rnnt", replace(PLAN, starts_from=str(before)))
+    curve = curve_of(tmp_path / "third")
+    assert curve["hours"] == [1.0, 3.0, 4.0, 5.0]
+    assert curve["steps"] == [10, 30, 36, 42]
+    assert curve["source"] == [50.0, 30.0, 60.0, 60.0]
+
+
+def test_a_network_of_another_kind_gives_no_points(tmp_path: Path) -> None:
+    """It gave its encoder alone."""
+    first = run(tmp_path / "first" / "rnnt", (10, 1.0, 50.0))
+    keep_earlier_journal(tmp_path, "aed", replace(PLAN, starts_from=str(first)))
+    assert not (tmp_path / "earlier.jsonl").exists()

@@ -19,7 +19,15 @@ from ilme.study.language import study_tokenizer
 from ilme.study.runner import Stage, Study, file_digest
 from ilme.study.speech import resident_part, resident_shards
 from ilme.study.texts import read_lines
-from ilme.study.training import Course, fresh_network, network_config, options_of, plan_inputs, run_course
+from ilme.study.training import (
+    Course,
+    fresh_network,
+    keep_earlier_journal,
+    network_config,
+    options_of,
+    plan_inputs,
+    run_course,
+)
 from ilme.train.monitor import internal_lm_perplexity
 from ilme.train.objectives import AedObjective, Objective, RnntObjective
 from ilme.train.optimiser import start_from
@@ -97,6 +105,7 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
         perplexity=_watch(study, tokenizer),
         seed=config.seed,
     )
+    keep_earlier_journal(study.folder(kind), kind, plan)
     facts = run_course(study, kind, course)
     return facts | {"hours": round(hours, 2)}
 

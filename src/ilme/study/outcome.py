@@ -17,12 +17,11 @@ from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table, render
 from ilme.files import write_atomically
 from ilme.study.claims import check_claims, check_health
-from ilme.study.config import NetworkPlan, StudyConfig
+from ilme.study.config import StudyConfig
 from ilme.study.language import lm_names
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Stage, Study
-from ilme.study.training import is_kind
-from ilme.train.journal import read_metrics
+from ilme.study.training import whole_journal
 
 __all__ = ["draw_perplexity", "outcome_stage", "perplexity_curves"]
 
@@ -54,7 +53,7 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
         merged[setting] = merge_results(parts, f"{config.name}, {setting}-domain")
         merged[setting].save(folder / f"{setting}.json")
         blocks.append(f"## {TITLES[setting]}\n\n{render(main_table(merged[setting]), 'markdown')}")
-    curves = perplexity_curves(study, {model: getattr(config, model) for model in plan.models})
+    curves = perplexity_curves(study, plan.models)
     _write(folder / "perplexity.json", curves)
     draw_perplexity(curves, folder / "perplexity.svg")
     (folder / "tables.md").write_text("\n".join(blocks), encoding="utf-8")
@@ -75,7 +74,7 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
     }
 
 
-def perplexity_curves(study: Study, plans: dict[str, NetworkPlan]) -> dict[str, Any]:
+def perplexity_curves(study: Study, models: tuple[str, ...]) -> dict[str, Any]:
     """Points (hours of speech heard, perplexity per token) of each model's internal LM, and the source LM's figures.
 
     A model that went on from an earlier run's has that run's points before its own.
@@ -83,10 +82,8 @@ def perplexity_curves(study: Study, plans: dict[str, NetworkPlan]) -> dict[str, 
     curves: dict[str, Any] = {"unit": "token", "models": {}, "source_lm": {}}
     facts = study.facts("lm-source")
     curves["source_lm"] = {domain: facts[f"{domain}_ppl_token"] for domain in ("source", "target")}
-    for model, plan in plans.items():
-        rows = _looks(study.folder(model))
-        if plan.starts_from and is_kind(plan.starts_from, model):
-            rows = _joined(_looks(Path(plan.starts_from).parent), rows)
+    for model in models:
+        rows = [row for row in whole_journal(study.folder(model)) if "ilm_ppl" in row]
         curves["models"][model] = {
             "hours": [row["hours"] for row in rows],
             "steps": [row["step"] for row in rows],
@@ -94,20 +91,6 @@ def perplexity_curves(study: Study, plans: dict[str, NetworkPlan]) -> dict[str, 
             "target": [round(row["ilm_ppl_target"], 3) for row in rows],
         }
     return curves
-
-
-def _looks(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run's journal in which its internal LM was measured; none where there is no journal."""
-    journal = folder / "metrics.jsonl"
-    return [row for row in read_metrics(journal) if "ilm_ppl" in row] if journal.is_file() else []
-
-
-def _joined(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Two runs as one: hours and steps go on where the first one stopped, at its last look."""
-    if not before:
-        return after
-    hours, step = before[-1]["hours"], before[-1]["step"]
-    return before + [row | {"hours": hours + row["hours"], "step": step + row["step"]} for row in after]
 
 
 def draw_perplexity(curves: dict[str, Any], picture: Path) -> None:

@@ -15,18 +15,30 @@ from ilme import models
 from ilme.checkpoint import read_tensors
 from ilme.configs import changed_config
 from ilme.errors import BadInputError
+from ilme.files import write_atomically
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError, file_digest
 from ilme.tokens import Tokens
+from ilme.train.journal import read_metrics
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import Objective
 from ilme.train.optimiser import start_from
 from ilme.train.options import LoopOptions, OptimiserOptions, WarmStart
 from ilme.train.sources import BatchSource
 
-__all__ = ["Course", "fresh_network", "is_kind", "network_config", "options_of", "plan_inputs", "run_course"]
+__all__ = [
+    "Course",
+    "fresh_network",
+    "keep_earlier_journal",
+    "network_config",
+    "options_of",
+    "plan_inputs",
+    "run_course",
+    "whole_journal",
+]
 
+EARLIER = "earlier.jsonl"
 _UNLIMITED = 10**9  # steps, where the time ends the training
 
 Options = TypeVar("Options")
@@ -89,15 +101,29 @@ def fresh_network(kind: str, plan: NetworkPlan, tokens: Tokens, seed: int) -> An
     return network
 
 
-def is_kind(file: str | Path, kind: str) -> bool:
-    """Whether a stored model is of that kind: `rnnt`, `aed` or `lm`."""
-    _, header = read_tensors(Path(file))
+def keep_earlier_journal(folder: Path, kind: str, plan: NetworkPlan) -> None:
+    """earlier.jsonl in the folder of a network that goes on from one of its kind: the journals of all runs before."""
+    if plan.starts_from and _is_kind(Path(plan.starts_from), kind):
+        rows = whole_journal(Path(plan.starts_from).parent)
+        write_atomically(folder / EARLIER, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def whole_journal(folder: Path) -> list[dict[str, Any]]:
+    """A run's journal after those of the runs it goes on from; steps and hours are counted on."""
+    before = read_metrics(folder / EARLIER)
+    step, hours = (before[-1]["step"], before[-1]["hours"]) if before else (0, 0.0)
+    own = read_metrics(folder / "metrics.jsonl")
+    return before + [row | {"step": step + row["step"], "hours": hours + row["hours"]} for row in own]
+
+
+def _is_kind(file: Path, kind: str) -> bool:
+    _, header = read_tensors(file)
     return bool(json.loads(header["ilme"])["kind"] == kind)
 
 
 def _shared(network: torch.nn.Module, kind: str, file: Path) -> tuple[str, ...]:
     """What a model of an earlier run can give: all but the CTC layer, which is not stored; or its encoder alone."""
-    if not is_kind(file, kind):
+    if not _is_kind(file, kind):
         return ("encoder.*",)
     return tuple(name for name in network.state_dict() if not name.startswith("ctc."))
 
