@@ -39,6 +39,23 @@ def test_finds_the_known_optimum_in_at_most_five_decodes() -> None:
     assert result.dev.rate < 0.8 * result.baseline.rate
 
 
+def test_says_where_it_had_too_little_room() -> None:
+    decoder = SyntheticDecoder(utterances=200, noise=2.0)
+    space = WeightSpace(lm=(0.0, 0.3), length=(0.0, 0.0))
+    result = tune(decoder, decoder.references, options=replace(OPTIONS, space=space))
+    assert TRUTH.lm > 0.35 and result.at_bound == ("lm",)
+    assert result.hints == ["λ_T is at the end of its range: widen space.lm"]
+    wide = tune(decoder, decoder.references, options=OPTIONS)
+    assert wide.at_bound == () and wide.hints == []
+
+
+def test_says_where_it_had_too_few_decodes() -> None:
+    decoder = SyntheticDecoder(utterances=200, noise=2.0)
+    result = tune(decoder, decoder.references, options=replace(OPTIONS, max_decodes=2))
+    assert result.gaining and result.hints == ["the last of 2 decodes still gained: allow more (max_decodes)"]
+    assert TuningResult.from_json(json.loads(json.dumps(result.to_json()))).hints == result.hints
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_is_at_least_as_good_as_a_full_grid_of_decodes(seed: int) -> None:
     decoder = SyntheticDecoder(seed, noise=2.0)

@@ -77,7 +77,7 @@ def steps_table(result: TuningResult) -> Any:
 
     decodes = f"{result.decodes} decode{'s' if result.decodes > 1 else ''}"
     title = f"{result.method}: dev WER {result.dev.rate:.2f} after {decodes}, {result.seconds:.0f} s"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption=_stability_line(result))
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption=_caption(result))
     for name in ("decode", "λ_T", "μ", "β", "WER in the search", "WER of the lists", "new hypotheses"):
         table.add_column(name, justify="right")
     tuned = any(step.search for step in result.steps)
@@ -93,11 +93,16 @@ def steps_table(result: TuningResult) -> Any:
     return table
 
 
-def _stability_line(result: TuningResult) -> str:
+def _caption(result: TuningResult) -> str:
+    """How steady the weights are, and what another run should be given."""
+    return "\n".join([*_stability_line(result), *result.hints])
+
+
+def _stability_line(result: TuningResult) -> list[str]:
     s = result.stability
     if s is None:
-        return ""
-    return (
+        return []
+    return [
         f"under resampling of {s.groups} speakers: λ_T {s.low.lm:.3f}–{s.high.lm:.3f}, "
         f"μ {s.low.subtracted:.3f}–{s.high.subtracted:.3f}; dev WER flatters by about {s.optimism:.2f} points"
-    )
+    ]

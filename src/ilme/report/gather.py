@@ -114,6 +114,7 @@ def _tuning(tuning: TuningResult) -> dict[str, Any]:
             f" Resampling {s.groups} speakers: λ {s.low.lm:.2f}–{s.high.lm:.2f}, μ {s.low.subtracted:.2f}–"
             f"{s.high.subtracted:.2f}; dev WER flatters by about {s.optimism:.2f} points."
         )
+    caption += "".join(f" {hint[0].upper()}{hint[1:]}." for hint in tuning.hints)
     return {**tuning.to_json(), "caption": caption}
 
 

@@ -166,6 +166,8 @@ def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> di
                 on_step=lambda step, method=method: _say_step(study, model, method, step),  # type: ignore[misc]
             )
             found.save(file)
+            for hint in found.hints:
+                study.say(f"  {model} {method}: {hint}")
         result = TuningResult.load(file)
         facts[method] = f"{result.dev.rate:.2f} ({_weights(result.weights)})"
     return facts

@@ -31,7 +31,7 @@ import numpy as np
 from ilme.tuning.error_surface import Array, CandidateLists, stack_lists
 from ilme.tuning.weight_search import Objective, Surcharge, WeightSpace, search_weights
 
-__all__ = ["Proposer", "TriedPoint", "overreached", "overreaches", "room", "within"]
+__all__ = ["APART", "Proposer", "TriedPoint", "overreached", "overreaches", "room", "within"]
 
 _DECIMALS = 4  # of a weight: enough for any decode, and the last bits of a processor decide nothing
 APART = 0.02  # weights nearer than this to decoded ones give nearly the same transcripts

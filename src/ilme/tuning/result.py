@@ -89,6 +89,8 @@ class TuningResult:
         stability: Under resampling of dev; None if it was not asked for or nothing was free.
         seconds: All of it took.
         search: Search options that were tuned to something else than was given; `ilme evaluate` takes them over.
+        at_bound: Weights (`lm`, `subtracted`, `length`) that ended at the largest value of their range.
+        gaining: Whether the last decode that was allowed still made clearly fewer errors than those before it.
     """
 
     method: Method
@@ -105,10 +107,21 @@ class TuningResult:
     stability: Stability | None
     seconds: float
     search: dict[str, float] = field(default_factory=dict)
+    at_bound: tuple[str, ...] = ()
+    gaining: bool = False
 
     @property
     def decodes(self) -> int:
         return len(self.steps)
+
+    @property
+    def hints(self) -> list[str]:
+        """What another run of the tuner should be given, in words; nothing where it found what there is."""
+        signs = {"lm": "λ_T", "subtracted": "μ", "length": "β"}
+        hints = [f"{signs[name]} is at the end of its range: widen space.{name}" for name in self.at_bound]
+        if self.gaining:
+            hints.append(f"the last of {self.decodes} decodes still gained: allow more (max_decodes)")
+        return hints
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "version": VERSION, "dev_wer": round(self.dev.rate, 4), **asdict(self)}
@@ -136,6 +149,8 @@ class TuningResult:
                 stability=None if data["stability"] is None else _stability(data["stability"]),
                 seconds=data["seconds"],
                 search=dict(data.get("search", {})),
+                at_bound=tuple(data.get("at_bound", ())),
+                gaining=bool(data.get("gaining", False)),
             )
         except (KeyError, TypeError) as error:
             raise BadInputError(f"the tuning result is damaged: {error!r}; tune again") from error

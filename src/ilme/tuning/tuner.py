@@ -26,7 +26,7 @@ from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weights, build_lists
 from ilme.tuning.maps import Balance, HeatMap, balance_along_lm, heat_map
 from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
-from ilme.tuning.proposals import Proposer, TriedPoint, overreached, overreaches, room, within
+from ilme.tuning.proposals import APART, Proposer, TriedPoint, overreached, overreaches, room, within
 from ilme.tuning.result import Stability, TuningResult, TuningStep
 from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
 
@@ -34,6 +34,7 @@ __all__ = ["AdjustableDecoder", "Decoder", "TuningOptions", "merge_lists", "stab
 
 
 _DECIMALS = 4  # of a weight: enough for any decode, and the last bits of a processor decide nothing
+CLEARLY = 0.01  # share of the errors before by which a last decode must have fewer to say that more would help
 
 
 class Decoder(Protocol):
@@ -175,11 +176,13 @@ def tune(
     if lists is None:
         raise BadInputError("max_decodes must be at least 1")
     best = _best(steps, options)
+    gaining = vector is not None and len(steps) >= options.max_decodes and _last_gained(steps)
     if options.search:
         best = _OptionRun(decoder, references, space, options, merged, steps, on_step).best_after(best)
         options = replace(options, length_exponent=best.search.get(EXPONENT, options.length_exponent))
         lists = _lists(merged, references, space, options)
-    return _result(best, steps, lists, space, speakers, options, time.perf_counter() - began)
+    result = _result(best, steps, lists, space, speakers, options, time.perf_counter() - began)
+    return replace(result, gaining=gaining)
 
 
 @dataclass
@@ -390,7 +393,20 @@ def _result(
         stability=steadiness,
         seconds=seconds,
         search=dict(best.search),
+        at_bound=_at_bound(space, chosen),
     )
+
+
+def _at_bound(space: WeightSpace, chosen: Array) -> tuple[str, ...]:
+    """The weights that more room might have made larger."""
+    ends = (space.high > space.low) & (chosen > space.high - APART / 2)
+    return tuple(name for name, ends_there in zip(("lm", "subtracted", "length"), ends, strict=True) if ends_there)
+
+
+def _last_gained(steps: list[TuningStep]) -> bool:
+    """Whether the last decode has clearly fewer errors than every one before it."""
+    before = [step.counts.errors for step in steps[:-1]]
+    return bool(before) and steps[-1].counts.errors < (1 - CLEARLY) * min(before)
 
 
 def _baseline(steps: list[TuningStep]) -> ErrorCounts | None:
