@@ -119,8 +119,8 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_exported(tmp_path: Pa
         done = plain(batches)
         if trainer.progress.step == 6:
             trainer.objective.model.output.weight.data[0, 0] = torch.inf
-            if trainer.average is not None:
-                trainer.average.update()
+            if trainer.updates.average is not None:
+                trainer.updates.average.update()
         return done
 
     trainer._step = diverging  # type: ignore[method-assign]
@@ -179,7 +179,7 @@ def test_accumulation_gives_the_gradient_of_the_joined_batch(tmp_path: Path) -> 
     whole, parts = make_trainer(tmp_path / "a", steps=1, budget=4000), make_trainer(tmp_path / "b", steps=1, budget=60)
     count = sum(1 for _ in parts.source)
     parts.source.load_state_dict({"epoch": 0, "position": 0, "seed": 0, "world_size": 1})
-    parts.loop = replace(parts.loop, accumulate=count)
+    parts.updates.loop = replace(parts.loop, accumulate=count)
     results = []
     for trainer in (whole, parts):
         trainer.progress.step = 1
@@ -190,7 +190,7 @@ def test_accumulation_gives_the_gradient_of_the_joined_batch(tmp_path: Path) -> 
 
 def test_enlarging_the_loss_for_the_backward_pass_changes_no_update(tmp_path: Path) -> None:
     plain, enlarged = make_trainer(tmp_path / "a", steps=2), make_trainer(tmp_path / "b", steps=2)
-    enlarged.enlarged = 1024.0
+    enlarged.updates.enlarged = 1024.0
     results = []
     for trainer in (plain, enlarged):
         trainer.progress.step = 1

@@ -1,9 +1,5 @@
 """The training loop, on Lightning Fabric: placement, precision and processes are Fabric's, the order of
-things is here.
-
-A step: draw `accumulate` batches; loss / units, where units are counted over all batches and processes;
-clip; update; average. All random numbers of step n on rank r come from (seed, n, r), so a run that is killed
-and resumed makes the same ones as a run that is not.
+things is here: steps (`ilme.train.updates`), and between them the journal, evaluation, perplexity and checkpoints.
 """
 
 from __future__ import annotations
@@ -14,29 +10,24 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, IlmeError, MissingExtraError
 from ilme.train.alignment import align_lstms
 from ilme.train.graphs import graphs_obstacle
 from ilme.train.journal import Journal, draw_curves
 from ilme.train.objectives import Objective, recompute_encoder
-from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate
+from ilme.train.optimiser import learning_rate
 from ilme.train.options import LoopOptions, OptimiserOptions
-from ilme.train.snapshots import Progress, Snapshots, not_finite, optimiser_tensors, restore_optimiser
+from ilme.train.snapshots import Progress, Snapshots
 from ilme.train.sources import BatchSource, endless
+from ilme.train.updates import StepResult, Updates
 
 __all__ = ["Trainer", "TrainingStoppedError", "make_fabric"]
-
-# cuDNN's LSTM computes in float16 under mixed precision, whose smallest number is 6e-8; the gradient that a frame gets
-# from a loss per unit is smaller than that. So the loss is enlarged for the backward pass, and the gradients shrunk.
-ENLARGED = 1024.0
 
 
 class TrainingStoppedError(IlmeError):
@@ -71,20 +62,6 @@ def _fabric_class() -> Any:
     raise MissingExtraError("lightning-fabric", "train")
 
 
-@dataclass
-class _Step:
-    """What one step gave: summed loss per unit and gradient norm, both finite if the weights were updated."""
-
-    loss: float
-    gradient: float
-    hours: float
-    ids: list[str]
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.loss) and math.isfinite(self.gradient)
-
-
 class Trainer:
     """Trains one network.
 
@@ -116,7 +93,6 @@ class Trainer:
         self.export, self.perplexity = export, perplexity
         self.fabric = fabric or make_fabric(loop.precision)
         self.objective = objective
-        freeze(objective.model, optimiser.frozen)
         if "encoder" in loop.recompute:
             recompute_encoder(objective.model)
         if self.fabric.device.type == "cuda":
@@ -124,14 +100,7 @@ class Trainer:
         self._no_graphs = graphs_obstacle(self.fabric.device.type, self.fabric.world_size)
         if loop.graphs and self._no_graphs is None:
             objective.record()
-        made = make_optimiser(objective.model, optimiser)
-        self.wrapped, self.optimiser = self.fabric.setup(objective, made)
-        self._inner = getattr(self.optimiser, "optimizer", self.optimiser)
-        self._names = {id(p): name for name, p in objective.model.named_parameters()}
-        self._trained = [p for p in objective.model.parameters() if p.requires_grad]
-        self.average = MovingAverage(objective.model, loop.average) if loop.average else None
-        mixed = self.fabric.device.type == "cuda" and loop.precision != "fp32"
-        self.enlarged = ENLARGED if mixed else 1.0
+        self.updates = Updates(objective, loop, optimiser, self.fabric)
         self.snapshots = Snapshots(out, loop.keep)
         self.progress = Progress(seed=loop.seed)
         self._stop_asked = False
@@ -216,8 +185,9 @@ class Trainer:
         progress, loop = self.progress, self.loop
         step, last = progress.step, self.finished
         reason = self._reason_to_stop(time.monotonic() - started)
-        if loop.ilm_every and self.perplexity is not None and (step % loop.ilm_every == 0 or last):
-            found = self._with_average(lambda: self.perplexity(self.objective.model))  # type: ignore[misc]
+        measure = self.perplexity
+        if loop.ilm_every and measure is not None and (step % loop.ilm_every == 0 or last):
+            found = self.updates.with_average(lambda: measure(self.objective.model))
             journal.write(step, progress.hours, found)
         due = step % loop.evaluate_every == 0 or last
         early = self._evaluate(journal) if due else False
@@ -260,44 +230,11 @@ class Trainer:
     def _rate(self, step: int) -> float:
         return learning_rate(step, self.foreseen, self.rates)
 
-    def _step(self, batches: Any) -> _Step:
-        loop, step = self.loop, self.progress.step
-        torch.manual_seed((loop.seed * 1_000_003 + step) * 4099 + self.fabric.global_rank)
-        self.objective.at_step(step)
-        self.wrapped.train()
-        drawn = [next(batches).to(self.fabric.device) for _ in range(loop.accumulate)]
-        units = torch.stack([self.objective.units(b) for b in drawn]).sum().double()
-        if self.fabric.world_size > 1:
-            units = self.fabric.all_reduce(units, reduce_op="sum")
-        scale = (self.fabric.world_size / units).float()
-        total = torch.zeros((), device=self.fabric.device)
-        for i, batch in enumerate(drawn):
-            last = i + 1 == len(drawn)
-            with self.fabric.no_backward_sync(self.wrapped, enabled=not last):
-                loss: Tensor = self.wrapped(*self.objective.inputs(batch)) * scale
-                self.fabric.backward(loss * self.enlarged)
-            total += loss.detach()
-            del loss  # nothing of this pass may be alive when the next one is recorded as a graph
-        if self.enlarged != 1:
-            torch._foreach_div_([p.grad for p in self._trained if p.grad is not None], self.enlarged)
-        norm = torch.nn.utils.clip_grad_norm_(self._trained, self.rates.clip or math.inf)
-        seen = torch.tensor(sum(b.seconds for b in drawn) / 3600, device=self.fabric.device, dtype=torch.float64)
-        bad_here = not math.isfinite(float(total)) if self.fabric.world_size > 1 else False
-        if self.fabric.world_size > 1:
-            total = self.fabric.all_reduce(total, reduce_op="mean")
-            seen = self.fabric.all_reduce(seen, reduce_op="sum")
-        loss_value, norm_value = torch.stack([total.float(), norm.float()]).tolist()
-        ids = [i for b in drawn for i in b.ids]
-        done = _Step(loss_value, norm_value, float(seen), ids if bad_here or self.fabric.world_size == 1 else [])
-        if done.finite:
-            set_rate(self._inner, self._rate(step), step <= self.rates.thaw)
-            self.optimiser.step()
-            if self.average is not None:
-                self.average.update()
-        self.optimiser.zero_grad()
-        return done
+    def _step(self, batches: Iterator[Any]) -> StepResult:
+        step = self.progress.step
+        return self.updates.step(step, batches, self._rate(step))
 
-    def _note_bad(self, done: _Step, journal: Journal) -> None:
+    def _note_bad(self, done: StepResult, journal: Journal) -> None:
         """Writes out the batch of a step that was skipped; after too many in a row, stops."""
         progress = self.progress
         progress.bad_in_a_row += 1
@@ -319,22 +256,12 @@ class Trainer:
 
     # -- evaluation, checkpoints --------------------------------------------------------------------------------
 
-    def _with_average(self, action: Callable[[], Any]) -> Any:
-        """Does something while the averaged weights are in place."""
-        if self.average is None:
-            return action()
-        self.average.swap()
-        try:
-            return action()
-        finally:
-            self.average.swap()
-
     def _evaluate(self, journal: Journal) -> bool:
         """Held-out loss per unit; exports a new best, which is always finite; whether to stop early."""
         if self.held_out is None:
             return False
         progress = self.progress
-        loss = self._with_average(self._held_out_loss)
+        loss = self.updates.with_average(self._held_out_loss)
         finite = math.isfinite(loss)
         better = finite and (progress.best is None or loss < progress.best)
         if better:
@@ -350,7 +277,7 @@ class Trainer:
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
-        self.wrapped.eval()
+        self.updates.wrapped.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
         for batch in self.held_out() if self.held_out else ():
             batch = batch.to(self.fabric.device)
@@ -360,7 +287,7 @@ class Trainer:
             sums[1] += self.objective.units(batch)
         if self.fabric.world_size > 1:
             sums = self.fabric.all_reduce(sums, reduce_op="sum")
-        self.wrapped.train()
+        self.updates.wrapped.train()
         total, units = sums.tolist()
         if not units:
             raise BadInputError("the held-out data is empty")
@@ -371,7 +298,7 @@ class Trainer:
         if self.fabric.is_global_zero:
             self._export_failure = None
             try:
-                self._with_average(lambda: self.export(self.objective.model))
+                self.updates.with_average(lambda: self.export(self.objective.model))
             except CheckpointError as error:
                 self._export_failure = error
                 journal.say(f"{error} Training goes on.")
@@ -380,7 +307,7 @@ class Trainer:
     def _check_weights(self) -> None:
         """Stops a run whose weights are not finite, before it saves or exports them."""
         progress = self.progress
-        found = not_finite(self.objective.model.state_dict()) or not_finite(self.average.values if self.average else {})
+        found = self.updates.not_finite()
         if found is None:
             return
         model = "no model was written" if progress.best is None else f"the model is that of step {progress.best_step}"
@@ -393,15 +320,8 @@ class Trainer:
         self._check_weights()
         self.progress.sources = self._gather(self.source.state_dict())
         if self.fabric.is_global_zero:
-            files = {
-                "weights": _without_copies(self.objective.model.state_dict()),
-                "optimiser": optimiser_tensors(self._inner, self._names),
-            }
-            if self.average is not None:
-                files["average"] = self.average.values
-            about = {"average_updates": self.average.updates if self.average else 0}
             try:
-                self.snapshots.save(self.progress, files, about)
+                self.snapshots.save(self.progress, *self.updates.state())
             except CheckpointError as error:
                 if must:
                     raise
@@ -425,33 +345,9 @@ class Trainer:
             )
         if progress.seed != self.loop.seed:
             raise BadInputError(f"{path} has seed {progress.seed}, this run {self.loop.seed}: resume with the same")
-        if (self.average is not None) != ("average" in files):
-            raise BadInputError(f"{path} and this run differ in loop.average: resume with the same")
-        model = self.objective.model
-        try:
-            missing, unexpected = model.load_state_dict(files["weights"], strict=False)
-        except RuntimeError as error:
-            raise CheckpointError(f"{path} is of another network: {error}") from error
-        tied = set(model.state_dict()) - set(_without_copies(model.state_dict()))
-        if set(missing) - tied or unexpected:
-            odd = sorted(set(missing) - tied or unexpected)[0]
-            raise CheckpointError(f"{path} is of another network: {odd!r} is not in both")
-        restore_optimiser(self._inner, self._names, files["optimiser"])
-        if self.average is not None:
-            self.average.load(files["average"], int(about["average_updates"]))
+        self.updates.restore(path, files, about)
         self.source.load_state_dict(progress.sources[self.fabric.global_rank])
         self.progress = progress
 
     def _on_sigterm(self, *_: Any) -> None:
         self._stop_asked = True
-
-
-def _without_copies(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One name for each storage: tied weights are written once."""
-    seen: set[int] = set()
-    out = {}
-    for name, value in state.items():
-        if value.data_ptr() not in seen or not value.numel():
-            seen.add(value.data_ptr())
-            out[name] = value
-    return out
