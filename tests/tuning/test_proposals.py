@@ -163,3 +163,9 @@ def test_a_known_optimum_is_approached_and_never_decoded_twice() -> None:
         vector = found
         assert min(np.abs(vector - t.vector).max() for t in steps) >= APART - 1e-4
     assert min(np.abs(t.vector - truth).max() for t in steps) < 0.12
+
+
+def test_steps_in_beta_are_three_times_as_long() -> None:
+    near = within(WeightSpace(lm=(0.0, 2.0), length=(0.0, 4.0)), np.array([0.5, 0.5, 2.0]), 0.1)
+    assert near.lm == pytest.approx((0.4, 0.6)) and near.subtracted == pytest.approx((0.4, 0.6))
+    assert near.length == pytest.approx((1.7, 2.3))

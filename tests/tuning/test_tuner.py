@@ -16,7 +16,7 @@ from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning.error_surface import as_vector, build_lists
 from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import TuningOptions, merge_lists, tune
-from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
 from tests.tuning.synthetic_lists import TRUTH, WORDS, OverreachingDecoder, SyntheticDecoder
 
 
@@ -37,6 +37,17 @@ def test_finds_the_known_optimum_in_at_most_five_decodes() -> None:
     assert result.weights.subtracted == pytest.approx(TRUTH.subtracted, abs=0.12)
     assert result.baseline is not None and result.baseline.rate == pytest.approx(wer(decoder, FusionWeights()))
     assert result.dev.rate < 0.8 * result.baseline.rate
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("method", ["SF", "ILME"])
+def test_more_decodes_do_no_harm(seed: int, method: Method) -> None:
+    """The window over which errors are averaged does not outgrow the region where many decodes are allowed."""
+    decoder = SyntheticDecoder(seed, utterances=120, noise=2.0)
+    options = replace(OPTIONS, method=method, space=WeightSpace(lm=(0.0, 2.0), subtracted=(0.0, 2.0)))
+    few = tune(decoder, decoder.references, options=options)
+    many = tune(decoder, decoder.references, options=replace(options, max_decodes=14))
+    assert many.steps[1].weights.lm > 0.2 and many.dev.errors <= few.dev.errors
 
 
 def test_says_where_it_had_too_little_room() -> None:

@@ -13,8 +13,8 @@ that a search would insert or drop there, so their error surface is too flat and
                and the next point lies no more than half way to it: what was measured closes in on the optimum
     errors     half from the merged lists, half from each decode's own, the nearer the more: merged lists know more
                hypotheses, but choose some that a search with these weights would have dropped on the way
-    window     over which errors are averaged; twice as wide for every decode still to come: first where the valley is,
-               the fine structure last
+    window     over which errors are averaged; twice as wide for each of up to three decodes still to come: first where
+               the valley is, the fine structure last
     ratio      the first step goes beyond what the lists say, but along their ray: μ / λ_T is what lists without
                fusion know best, and a μ that is too large for its λ_T makes the search invent words
     apart      never almost the same weights twice
@@ -40,6 +40,8 @@ _LEAST = 2 * APART  # radius of the region: room for another point
 NEARNESS = 0.2  # the distance of weights over which a decode's own lists lose their say
 TOO_MANY = 0.1  # share of the best decode's errors by which another must exceed them to have overreached
 LATE = 3  # the power with which unforeseen errors grow toward a decode that overreached: little at first, then fast
+WIDEST = 3  # decodes still to come that widen the window: wider than the region, it would show nothing
+SCALE = np.array([1.0, 1.0, 3.0])  # of steps in λ_T, μ and β: a label costs some 3 nats in an LM of word pieces
 _EDGE = 0.9  # of the region's radius, from where on a point counts as lying on its edge
 
 
@@ -105,7 +107,7 @@ class Proposer:
         found = search_weights(
             lists,
             near,
-            objective=Objective(self.objective.penalty, self.objective.smoothing * 2**left),
+            objective=Objective(self.objective.penalty, self.objective.smoothing * 2 ** min(left, WIDEST)),
             starts=[t.vector for t in tried],
             restarts=self.restarts,
             seed=self.seed,
@@ -137,7 +139,7 @@ def overreached(tried: Sequence[TriedPoint]) -> list[bool]:
 
 
 def region(tried: Sequence[TriedPoint], step: float) -> tuple[Array, float]:
-    """The best point decoded so far, and how far from it the next may lie (in the largest coordinate)."""
+    """The best point decoded so far, and how far from it the next may lie."""
     centre, best, radius = tried[0].vector, tried[0].cost, step
     failed: list[Array] = []
     for point, bad in zip(tried[1:], overreached(tried)[1:], strict=True):
@@ -167,7 +169,7 @@ def rising_to(unforeseen: Mapping[tuple[float, ...], float], centre: Array) -> S
     def surcharge(points: Array) -> Array:
         height = np.zeros(len(points))
         for failed, excess, reach in cones:
-            nearer = np.maximum(0.0, 1 - np.abs(points - failed).max(axis=1) / reach)
+            nearer = np.maximum(0.0, 1 - (np.abs(points - failed) / SCALE).max(axis=1) / reach)
             height = np.maximum(height, excess * nearer**LATE)
         return height
 
@@ -184,8 +186,8 @@ def nearness(tried: Sequence[TriedPoint], centre: Array) -> Array:
 def within(space: WeightSpace, points: Array, radius: float) -> WeightSpace:
     """The part of the space within `radius` of a point (3,), or of the box that holds all of several (n, 3)."""
     box = np.atleast_2d(points)
-    low = np.clip(box.min(axis=0) - radius, space.low, space.high)
-    high = np.clip(box.max(axis=0) + radius, space.low, space.high)
+    low = np.clip(box.min(axis=0) - radius * SCALE, space.low, space.high)
+    high = np.clip(box.max(axis=0) + radius * SCALE, space.low, space.high)
     ranges = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     return WeightSpace(lm=ranges[0], subtracted=ranges[1], length=ranges[2])
 
@@ -204,4 +206,5 @@ def beyond(found: Array, first: Array, near: WeightSpace) -> Array:
 
 
 def _distance(a: Array, b: Array) -> float:
-    return float(np.abs(a - b).max())
+    """In the coordinate that differs most, by its scale."""
+    return float((np.abs(a - b) / SCALE).max())

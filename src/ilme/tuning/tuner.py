@@ -72,9 +72,9 @@ class TuningOptions:
         normaliser: Applied to references and hypotheses before errors are counted.
         penalty: Points of WER that one unit of weight costs; keeps weights small where dev hardly cares.
         smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen; twice as
-            much for every decode still to come.
+            much for each of up to three decodes still to come.
         step: How far from the best weights decoded so far the next may lie, at first: lists know nothing of
-            hypotheses far away.
+            hypotheses far away. Three times as far in β, which has to make up for what an LM takes from each label.
         restarts: Drawn points from which the search on the lists starts as well.
         length_exponent: α if the decoder ranks by fused score / (|y| + 1)^α.
         replicates: Bootstrap replicates of the stability estimate; 0 leaves it out.
