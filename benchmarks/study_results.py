@@ -78,13 +78,14 @@ def pairs(results: Results, models: list[str]) -> list[dict[str, Any]]:
     return table
 
 
-def tuned(folder: Path, config: StudyConfig, models: list[str]) -> dict[str, dict[str, float]]:
-    """Dev WER of each method at the beam of the tuning."""
-    found: dict[str, dict[str, float]] = {}
+def tuned(folder: Path, config: StudyConfig, models: list[str]) -> dict[str, dict[str, list[float]]]:
+    """Dev WER of each decode of each method, at the beam of the tuning."""
+    found: dict[str, dict[str, list[float]]] = {}
     for model in models:
         for setting in config.decoding.settings:
             files = {m: folder / f"tune-{model}-{setting}" / f"{m}.json" for m in config.decoding.methods}
-            rates = {m: round(TuningResult.load(f).dev.rate, 2) for m, f in files.items() if f.is_file()}
+            results = {m: TuningResult.load(f) for m, f in files.items() if f.is_file()}
+            rates = {m: [round(step.counts.rate, 2) for step in result.steps] for m, result in results.items()}
             if rates:
                 found[f"{model} {setting}"] = rates
     return found
