@@ -52,7 +52,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
                 "μ": round(system.weights.subtracted, 3),
                 "β": round(system.weights.length, 3),
                 "parameters (M)": round(system.parameters / 1e6, 2),
-                "dev WER": round(system.dev_wer or 0.0, 2),
+                "dev WER": _rounded(system.dev_wer, 2),
                 "test WER": round(measured.rate, 2),
                 "95 %": [round(interval.low, 2), round(interval.high, 2)],
                 "substitutions": measured.substitutions,
@@ -64,6 +64,11 @@ def rows(results: Results) -> list[dict[str, Any]]:
     return table
 
 
+def _rounded(value: float | None, digits: int) -> float | None:
+    """What was not measured stays unmeasured."""
+    return None if value is None else round(value, digits)
+
+
 def pairs(results: Results, models: list[str]) -> list[dict[str, Any]]:
     table = []
     for model in models:
@@ -73,7 +78,7 @@ def pairs(results: Results, models: list[str]) -> list[dict[str, Any]]:
                 continue
             found = compare(a, first, b, second)
             relative = round(100 * (first.total.rate / second.total.rate - 1), 1)
-            p = {"p": round(found.p_bootstrap, 4), "p MAPSSWE": round(found.p_mapsswe or 0.0, 4)}
+            p = {"p": round(found.p_bootstrap, 4), "p MAPSSWE": _rounded(found.p_mapsswe, 4)}
             table.append({"pair": f"{model} {a} against {b}", "relative, %": relative, **p})
     return table
 
@@ -137,7 +142,7 @@ def main() -> None:
     config = read_config(args.plan)
     kept = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {}
     named = {"what": args.what or kept.get("what", ""), "command": args.command}
-    found = named | kept | named | gathered(config, args.folder, args.models)
+    found = kept | named | gathered(config, args.folder, args.models)
     args.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for setting, results in tested(args.folder, config, args.models).items():
         print(f"{setting}\n\n{render(main_table(results), 'markdown')}")

@@ -14,6 +14,7 @@ from ilme.checkpoint import save_model
 from ilme.errors import BadInputError
 from ilme.study.config import read_config
 from ilme.study.networks import network_stages
+from ilme.study.stages import build_study
 from ilme.study.training import fresh_network, network_config, options_of, plan_inputs
 from ilme.testing import numbered_tokens
 from ilme.train.options import LoopOptions, OptimiserOptions
@@ -108,3 +109,18 @@ def test_a_network_can_start_from_a_model_of_an_earlier_run(tmp_path: Path) -> N
     assert "starts_from" not in plan_inputs(config.rnnt)
     with pytest.raises(BadInputError, match="not there"):
         plan_inputs(replace(plan, starts_from="nowhere.safetensors"))
+
+
+def test_a_network_does_not_start_from_what_its_own_training_would_remove(tmp_path: Path) -> None:
+    model = tmp_path / "one" / "rnnt" / "model.safetensors"
+    model.parent.mkdir(parents=True)
+    config = read_config(PLANS / "tiny.yaml")
+    save_model(model, fresh_network("rnnt", config.rnnt, numbered_tokens(40, "transducer"), seed=7))
+    going_on = replace(config, rnnt=replace(config.rnnt, starts_from=str(model)))
+    with pytest.raises(BadInputError, match="give another --out"):
+        build_study(going_on, tmp_path / "one")
+    assert model.is_file()
+    build_study(going_on, tmp_path / "two")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "rnnt").symlink_to(model.parent)  # of a linked stage the link alone would go
+    build_study(going_on, tmp_path / "two")

@@ -55,7 +55,7 @@ def test_says_where_it_had_too_little_room() -> None:
     space = WeightSpace(lm=(0.0, 0.3), length=(0.0, 0.0))
     result = tune(decoder, decoder.references, options=replace(OPTIONS, space=space))
     assert TRUTH.lm > 0.35 and result.at_bound == ("lm",)
-    assert result.hints == ["λ_T is at the end of its range: widen space.lm"]
+    assert result.hints == ["λ_T is at the end of its range: give it more room"]
     wide = tune(decoder, decoder.references, options=OPTIONS)
     assert wide.at_bound == () and wide.hints == []
 
@@ -63,7 +63,7 @@ def test_says_where_it_had_too_little_room() -> None:
 def test_says_where_it_had_too_few_decodes() -> None:
     decoder = SyntheticDecoder(utterances=200, noise=2.0)
     result = tune(decoder, decoder.references, options=replace(OPTIONS, max_decodes=2))
-    assert result.gaining and result.hints == ["the last of 2 decodes still gained: allow more (max_decodes)"]
+    assert result.gaining and result.hints == ["the last of 2 decodes still gained: allow more"]
     assert TuningResult.from_json(json.loads(json.dumps(result.to_json()))).hints == result.hints
 
 

@@ -95,14 +95,14 @@ def steps_table(result: TuningResult) -> Any:
 
 def _caption(result: TuningResult) -> str:
     """How steady the weights are, and what another run should be given."""
-    return "\n".join([*_stability_line(result), *result.hints])
+    return "\n".join(filter(None, [_stability_line(result), *result.hints]))
 
 
-def _stability_line(result: TuningResult) -> list[str]:
+def _stability_line(result: TuningResult) -> str:
     s = result.stability
     if s is None:
-        return []
-    return [
+        return ""
+    return (
         f"under resampling of {s.groups} speakers: λ_T {s.low.lm:.3f}–{s.high.lm:.3f}, "
         f"μ {s.low.subtracted:.3f}–{s.high.subtracted:.3f}; dev WER flatters by about {s.optimism:.2f} points"
-    ]
+    )

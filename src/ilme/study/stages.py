@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ilme.errors import BadInputError
 from ilme.study.config import StudyConfig
 from ilme.study.decoding import decoding_stages
 from ilme.study.internal import internal_stages
@@ -38,4 +39,16 @@ def build_study(config: StudyConfig, out: Path, device: str = "auto") -> Study:
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    _check_starts(config, out)
     return Study(study_stages(config), out, device)
+
+
+def _check_starts(config: StudyConfig, out: Path) -> None:
+    """A network that is trained anew loses what its folder held, so what it starts from must lie elsewhere."""
+    for kind, plan in (("rnnt", config.rnnt), ("aed", config.aed)):
+        folder = out / kind
+        if plan.starts_from and not folder.is_symlink() and Path(plan.starts_from).resolve().parent == folder.resolve():
+            raise BadInputError(
+                f"{kind}.starts_from names {plan.starts_from}, in the folder that is emptied when this study "
+                f"trains {kind}: give another --out, or copy the model elsewhere first"
+            )

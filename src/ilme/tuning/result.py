@@ -118,9 +118,9 @@ class TuningResult:
     def hints(self) -> list[str]:
         """What another run of the tuner should be given, in words; nothing where it found what there is."""
         signs = {"lm": "λ_T", "subtracted": "μ", "length": "β"}
-        hints = [f"{signs[name]} is at the end of its range: widen space.{name}" for name in self.at_bound]
+        hints = [f"{signs[name]} is at the end of its range: give it more room" for name in self.at_bound]
         if self.gaining:
-            hints.append(f"the last of {self.decodes} decodes still gained: allow more (max_decodes)")
+            hints.append(f"the last of {self.decodes} decodes still gained: allow more")
         return hints
 
     def to_json(self) -> dict[str, Any]:
