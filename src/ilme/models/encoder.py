@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ilme.errors import BadInputError
 from ilme.models.lstm import ALIGNED, padded_weights, start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
-from ilme.streams import side_by_side
 from ilme.tokens import Tokens
 
 __all__ = ["EncoderConfig", "LSTMEncoder", "ctc_blank", "ctc_layer"]
@@ -188,26 +187,21 @@ def both_ways(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
     """What one bidirectional layer makes of x (B, T, D): (B, T, 2 hidden), 0 after each end.
 
     The backward direction reads each utterance turned round within its own length. Unlike a packed sequence this asks
-    nothing of the host, so it can be recorded in a CUDA graph, and both directions run at the same time. Widths are
-    padded to what tensor cores read.
+    nothing of the host, so it can be recorded in a CUDA graph. Widths are padded to what tensor cores read.
     """
     H = lstm.hidden_size
     steps = torch.arange(x.shape[1], device=x.device)
     turned = (lengths[:, None].clamp(min=1) - 1 - steps).clamp(min=0)[..., None]
     zeros = x.new_zeros(1, len(x), H + -H % ALIGNED)
     x = nn.functional.pad(x, (0, -x.shape[2] % ALIGNED))
-
-    def read(suffix: str, x: Tensor) -> Tensor:
+    outputs = []
+    for suffix in ("", "_reverse"):
         weights = padded_weights(lstm, suffix)
-        return torch._VF.lstm(x, (zeros, zeros), weights, True, 1, 0.0, lstm.training, False, True)[0][..., :H]
-
-    def read_turned() -> Tensor:
-        y = read("_reverse", x.gather(1, turned.expand_as(x)))
-        return y.gather(1, turned.expand_as(y))
-
-    ways = side_by_side(lambda: read("", x), read_turned, (x, turned, zeros))
+        read = x.gather(1, turned.expand_as(x)) if suffix else x
+        y = torch._VF.lstm(read, (zeros, zeros), weights, True, 1, 0.0, lstm.training, False, True)[0][..., :H]
+        outputs.append(y.gather(1, turned.expand_as(y)) if suffix else y)
     inside = steps < lengths[:, None].clamp(min=1)
-    return torch.cat(ways, -1) * inside[..., None]
+    return torch.cat(outputs, -1) * inside[..., None]
 
 
 def _projection(wide: int, projection: int) -> nn.Module:
