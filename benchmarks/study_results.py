@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ilme.evaluation.metrics import ErrorCounts
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.significance import compare
 from ilme.evaluation.tables import main_table, render
@@ -83,16 +85,18 @@ def pairs(results: Results, models: list[str]) -> list[dict[str, Any]]:
     return table
 
 
-def tuned(folder: Path, config: StudyConfig, models: list[str]) -> dict[str, dict[str, list[float]]]:
-    """Dev WER of each decode of each method, at the beam of the tuning."""
+def tuned(
+    folder: Path, config: StudyConfig, models: list[str], look: Callable[[ErrorCounts], float]
+) -> dict[str, dict[str, list[float]]]:
+    """What `look` sees in the dev errors of each decode of each method, at the beam of the tuning."""
     found: dict[str, dict[str, list[float]]] = {}
     for model in models:
         for setting in config.decoding.settings:
             files = {m: folder / f"tune-{model}-{setting}" / f"{m}.json" for m in config.decoding.methods}
             results = {m: TuningResult.load(f) for m, f in files.items() if f.is_file()}
-            rates = {m: [round(step.counts.rate, 2) for step in result.steps] for m, result in results.items()}
-            if rates:
-                found[f"{model} {setting}"] = rates
+            if results:
+                seen = {m: [look(step.counts) for step in result.steps] for m, result in results.items()}
+                found[f"{model} {setting}"] = seen
     return found
 
 
@@ -118,7 +122,8 @@ def gathered(config: StudyConfig, folder: Path, models: list[str]) -> dict[str, 
         "ilm": {model: facts[f"ilm-{model}"] for model in models if f"ilm-{model}" in facts},
         "held_out_loss": {model: held_out(folder / model) for model in models},
         "perplexity": curves,
-        "dev WER while tuning": tuned(folder, config, models),
+        "dev WER while tuning": tuned(folder, config, models, lambda errors: round(errors.rate, 2)),
+        "dev insertions while tuning": tuned(folder, config, models, lambda errors: errors.insertions),
         "health": [asdict(claim) for claim in check_health(results)],
         "claims": [asdict(claim) for claim in check_claims(results, curves)],
     }

@@ -50,7 +50,7 @@ def test_the_papers_plan_has_the_papers_sizes() -> None:
 def test_the_longer_plan_differs_in_the_aeds_training_alone() -> None:
     first, longer = (read_config(PLANS / f"{name}.yaml") for name in ("paper", "paper-longer"))
     assert replace(longer, name=first.name, aed=first.aed) == first
-    assert longer.aed.starts_from == "out/study/paper/aed/model.safetensors"
+    assert longer.aed.starts_from == "out/study/paper-second/aed/model.safetensors"
     assert longer.aed.network == first.aed.network and longer.aed.preset == first.aed.preset
 
 
