@@ -15,6 +15,7 @@ from ilme.data.features import Frontend
 from ilme.data.tokenfile import TokenFile, write_tokens
 from ilme.errors import BadInputError
 from ilme.testing import numbered_tokens
+from ilme.train.graphs import rung
 from ilme.train.resident import ResidentAudio, ResidentNoise, ResidentSource
 from ilme.train.sources import MemorySource, TextSource, plan_epoch
 
@@ -145,3 +146,24 @@ def test_noise_has_the_power_that_was_drawn_and_stays_inside(kind: str) -> None:
 def test_noise_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(BadInputError, match="probabilities"):
         ResidentNoise(babble=0.7, white=0.5)
+
+
+def test_batches_for_recorded_passes_have_few_shapes() -> None:
+    """Of a rung of the ladder all batches but the last have as many rows, and padding is within what was asked for."""
+    draw = np.random.default_rng(1)
+    waves = [np.zeros(int(n), np.int16) for n in draw.uniform(16000, 5 * 16000, 400)]
+    audio = ResidentAudio.from_arrays(waves, [str(i) for i in range(400)], ["a"] * 400)
+    rows: dict[bool, dict[int, list[int]]] = {True: {}, False: {}}
+    for recorded in rows:
+        source = ResidentSource(audio, Letters(), seconds=60.0, recorded=recorded, seed=3)
+        for _ in range(2):
+            heard: list[str] = []
+            for batch in source:
+                heard += batch.ids
+                rows[recorded].setdefault(rung(batch.features.shape[1]), []).append(len(batch))
+            assert sorted(heard, key=int) == [str(i) for i in range(400)]
+    seconds_per_vector = 0.03
+    for frames, counts in rows[True].items():
+        assert max(counts) == int(60.0 / (frames * seconds_per_vector))
+    padded = {way: sum(f * max(n) * len(n) for f, n in shapes.items()) for way, shapes in rows.items()}
+    assert padded[True] < 0.95 * padded[False]

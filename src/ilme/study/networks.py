@@ -98,7 +98,15 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
         plan=plan,
         objective=lambda: _objective(study, config, kind, plan, tokenizer.tokens),
         source=lambda: ResidentSource(
-            audio, tokenizer, frontend, plan.batch, noise, masks, seed=config.seed, easy_first=plan.easy_first
+            audio,
+            tokenizer,
+            frontend,
+            plan.batch,
+            noise,
+            masks,
+            easy_first=plan.easy_first,
+            recorded=bool(plan.loop.get("graphs")),
+            seed=config.seed,
         ),
         held_out=lambda: kept,
         export=lambda model: _export(file, model, tokenizer, frontend),

@@ -6,7 +6,8 @@ to launch them; a recorded pass is launched at once. A recording has fixed shape
     T up a ladder whose steps are a quarter; for each rung the most rows B (to a multiple of 32; those added have one
     silent frame) and the most labels U (to a multiple of 8) that have come so far
 
-A shape is recorded once it has come a few times and no longer grows; where a larger one comes, it takes its place. No
+A shape is recorded once it has come a few times and no longer grows; where a larger one comes, it takes its place.
+Sources that know of it (`ResidentSource`) plan batches that fill their shapes. No
 two recordings run at a time, and a backward pass always follows its forward pass, so all of them share one pool of
 memory.
 """

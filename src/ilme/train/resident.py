@@ -23,6 +23,7 @@ from ilme.data.batches import Batch, cut_text, cut_waveform
 from ilme.data.features import Frontend, FrontendConfig
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
+from ilme.train.graphs import rung
 from ilme.train.sources import PlannedSource
 
 __all__ = ["ResidentAudio", "ResidentNoise", "ResidentSource", "load_resident"]
@@ -139,6 +140,8 @@ class ResidentSource(PlannedSource):
         masks: SpecAugment; None does nothing.
         longest: Longer utterances, in seconds, are left out.
         easy_first: Whether the first epoch goes from short utterances to long ones, and without noise.
+        recorded: Whether passes run from recordings (`ilme.train.graphs`). An utterance then counts with the frames
+            that it is padded to, so that all batches of a shape have as many rows.
         options: `most`, `seed`, `rank`, `world_size`, `shuffle`.
     """
 
@@ -152,6 +155,7 @@ class ResidentSource(PlannedSource):
         masks: SpecAugment | None = None,
         longest: float = 30.0,
         easy_first: bool = False,
+        recorded: bool = False,
         **options: Any,
     ) -> None:
         self.audio, self.noise, self.masks = audio, noise or ResidentNoise(), masks
@@ -166,7 +170,10 @@ class ResidentSource(PlannedSource):
         self._sizes = sizes[self._items]
         self._starts = audio.starts[:-1][self._items]
         self._labels = [torch.tensor(tokenizer.encode(audio.texts[i]), dtype=torch.long) for i in self._items.tolist()]
-        super().__init__(self._sizes.double().numpy() / audio.rate, seconds, short_first=easy_first, **options)
+        counted = self._sizes.double().numpy() / audio.rate
+        if recorded:
+            counted = np.array([rung(T) for T in config.vectors(self._sizes).tolist()]) * config.seconds_per_vector
+        super().__init__(counted, seconds, short_first=easy_first, **options)
 
     def load(self, indices: NDArray[Any]) -> Batch:
         chosen = torch.from_numpy(np.ascontiguousarray(indices))
