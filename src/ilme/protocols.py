@@ -15,7 +15,7 @@ from torch import Tensor
 from ilme.nest import State
 from ilme.tokens import Tokens
 
-__all__ = ["AttentionDecoder", "InternalLM", "TokenScorer", "Transducer"]
+__all__ = ["AttentionDecoder", "InternalLM", "LimitedAttention", "TokenScorer", "Transducer"]
 
 
 class TokenScorer(Protocol):
@@ -88,6 +88,15 @@ class AttentionDecoder(Protocol):
 
         n is a multiple of B; the n / B sequences of one utterance stand together.
         """
+        ...
+
+
+@runtime_checkable
+class LimitedAttention(Protocol):
+    """An attention decoder whose attention can be kept from going back."""
+
+    def looking_back(self, memory: State, frames: int) -> State:
+        """The memory with which it goes back at most so many frames of the encoder from where it last looked."""
         ...
 
 

@@ -122,6 +122,33 @@ def test_attention_is_eqs_5_and_6():
     assert torch.allclose(context[0], expected @ h_enc[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("back", [1, 2, 5])
+@torch.no_grad()
+def test_a_limited_attention_goes_back_no_further(back):
+    model = network("aed")
+    memory = model.encode(torch.randn(2, 9, 240).double(), torch.tensor([9, 6]))
+    previous = torch.full((4, 9), 1e-3).double()
+    firsts = [0, 6, 3, 5]  # frames at which the last looks of two sequences of each utterance began
+    previous[range(4), firsts] = 1.0
+    h = torch.randn(4, 64).double()
+    free, _ = model.attend(previous, memory, h)
+    held, context = model.attend(previous, model.looking_back(memory, back), h)
+    for row, first in enumerate(firsts):
+        allowed = free[row] * (torch.arange(9) >= first - back)
+        torch.testing.assert_close(held[row], allowed / allowed.sum())
+        torch.testing.assert_close(context[row], held[row] @ memory[0][row // 2])
+
+
+@torch.no_grad()
+def test_the_first_look_is_free():
+    """Before the first label the attention is uniform: it has looked nowhere."""
+    model = network("aed")
+    memory = model.encode(torch.randn(1, 12, 240).double(), torch.tensor([12]))
+    rows, (_, weights, _) = model.start(memory)
+    held, (_, held_weights, _) = model.start(model.looking_back(memory, 12))
+    assert torch.equal(rows, held) and torch.equal(weights, held_weights)
+
+
 @pytest.mark.parametrize("reduction", [1, 2, 3])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("projection", [0, 7])

@@ -245,6 +245,41 @@ def test_what_the_guard_cannot_pass_over_is_named():
         AttentionSearch(decoder(0), None, AttentionOptions(max_repeats=1, repeat_ignores=(99,)))
 
 
+@pytest.mark.parametrize("subtracted", [0.0, 0.4])
+@pytest.mark.parametrize("back", [1, 2])
+@torch.no_grad()
+def test_a_search_that_may_not_look_back_scores_as_such_a_model_does(back, subtracted):
+    changed = 0
+    for seed in range(4):
+        model = decoder(seed)
+        for layer, factor in ((model.attend.energy, 100), (model.attend.query, 30), (model.attend.key, 6)):
+            layer.weight.mul_(factor)  # it looks at single frames, and back and forth
+        internal, weights = AttentionInternalLM(model), FusionWeights(subtracted=subtracted)
+        memory = model.encode(features(seed, 9, batch=3), torch.tensor([9, 7, 9]))
+        options = AttentionOptions(beam=300, max_length=3, look_back=back, stop_margin=float("inf"))
+        found = AttentionSearch(model, Fusion(None, internal, weights), options)(memory)
+        for b, nbest in enumerate(found):
+            own = tuple(x[b : b + 1] for x in memory)
+            limited = model.looking_back(own, back)
+            expected, free = (
+                {y: score for score, y, _ in oracle.attention_best(model, m, 3, subtracted=internal, weights=weights)}
+                for m in (limited, own)
+            )
+            assert {h.tokens: h.score for h in nbest} == pytest.approx(expected, abs=1e-9)
+            changed += expected != pytest.approx(free, abs=1e-3)
+    assert changed >= 3
+
+
+def test_looking_back_cannot_be_limited_everywhere():
+    class Other:
+        tokens = numbered_tokens(3, "attention")
+
+    with pytest.raises(BadInputError, match="look_back"):
+        AttentionSearch(Other(), None, AttentionOptions(look_back=3))
+    with pytest.raises(BadInputError, match="look_back must be a whole number"):
+        AttentionOptions(look_back=-1)
+
+
 @pytest.mark.parametrize("margin", [0.0, 0.7, 3.0])
 @pytest.mark.parametrize("seed", range(6))
 @torch.no_grad()

@@ -17,9 +17,12 @@ from ilme.tokens import Tokens
 
 __all__ = ["AED", "PRESETS", "AEDConfig", "Memory"]
 
+LOOKED = 0.05  # of the attention lies before the first frame that counts as looked at
 LARGEST = 2**29  # values inside the attention's tanh that a search makes at a time: 2 GiB in float32
 
-Memory = tuple[Tensor, Tensor, Tensor]  # h_enc (B, T, E), W_k h_enc (B, T, A), padding (B, T) as 0 or −inf
+# h_enc (B, T, E), W_k h_enc (B, T, A), padding (B, T) as 0 or −inf; and, where a search limits that, how many frames
+# the attention may go back (B,)
+Memory = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,14 @@ class AED(nn.Module):
         padding = torch.zeros(outside.shape, device=h.device, dtype=h.dtype).masked_fill_(outside, -torch.inf)
         return h, self.attend.key(h), padding
 
+    def looking_back(self, memory: Memory, frames: int) -> Memory:
+        """The memory for a search in which the attention goes back at most so many frames from where it last looked.
+
+        A sentence in which a phrase stands twice can lead it back to the first, and the search then reads all that
+        follows again, and again.
+        """
+        return (*memory[:3], torch.full((len(memory[2]),), frames, device=self.device))
+
     def start(self, memory: Memory) -> tuple[Tensor, State]:
         B = len(memory[2])
         rnn = self.rnn.zero_state(B)
@@ -165,7 +176,7 @@ class LocationAttention(nn.Module):
 
     def forward(self, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
         """Previous weights (n, T), memory of B utterances, h_dec (n, hidden): weights (n, T), context (n, E)."""
-        values, keys, padding = memory
+        values, keys, padding, *back = memory
         B, T, A = keys.shape
         K = len(h) // B
         query = self.query(h).view(B, K, A)
@@ -176,7 +187,10 @@ class LocationAttention(nn.Module):
             if self.filters is not None:
                 moved = self.filters(previous[:, None]).transpose(1, 2).reshape(B, K, T, -1)
             energy = self._energies(keys, query, moved)
-        weights = (energy + padding[:, None]).softmax(-1)
+        energy = energy + padding[:, None]
+        if back:
+            energy = energy.masked_fill(_passed(previous.view(B, K, T), back[0]), -torch.inf)
+        weights = energy.softmax(-1)
         return weights.view(B * K, T), (weights @ values).view(B * K, -1)
 
     def _energies(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
@@ -217,3 +231,9 @@ class LocationAttention(nn.Module):
                     torch.add(unasked, queries[k], out=z)
                     torch.mv(z.sigmoid_(), v, out=out[k])
         return out.view(B, K, T).mul_(2).sub_(v.sum())
+
+
+def _passed(previous: Tensor, back: Tensor) -> Tensor:
+    """Which frames (B, K, T) lie too far before the last look (B, K, T): by more than back (B,) frames."""
+    first = (previous.cumsum(-1) < LOOKED).sum(-1, keepdim=True)
+    return torch.arange(previous.shape[2], device=previous.device) < first - back[:, None, None]

@@ -19,7 +19,7 @@ from torch import Tensor
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
 from ilme.nest import State, select
-from ilme.protocols import AttentionDecoder, InternalLM
+from ilme.protocols import AttentionDecoder, InternalLM, LimitedAttention
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.repetition import RepetitionGuard
 
@@ -51,6 +51,8 @@ class AttentionOptions:
         repeat_span: Longest run of labels that is watched for repetition.
         repeat_ignores: Labels, such as punctuation, that the count passes over in a second look at the same sequence:
             `sorry, sorry. sorry` is then the same word three times.
+        look_back: Most frames of the encoder that the attention may go back from where it last looked; 0 does not limit
+            it. Keeps a search from reading the audio twice. For decoders that have one attention, as `ilme`'s AED.
         stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one,
             the latter's score brought to the same length.
         enough: An utterance is also finished when this many hypotheses have ended, at most `nbest`; 0 does not count.
@@ -67,13 +69,14 @@ class AttentionOptions:
     max_repeats: int = 0
     repeat_span: int = 8
     repeat_ignores: tuple[int, ...] = ()
+    look_back: int = 0
     stop_margin: float = 10.0
     enough: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "repeat_ignores", tuple(self.repeat_ignores))
-        leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1, "enough": 0}
-        for name, least in leasts.items():
+        leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1}
+        for name, least in (leasts | {"look_back": 0, "enough": 0}).items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -137,6 +140,8 @@ class AttentionSearch:
         self.eos: int = model.tokens.eos
         self.fusion = fusion or Fusion()
         self.options = options or AttentionOptions()
+        if self.options.look_back and not isinstance(model, LimitedAttention):
+            raise BadInputError("look_back limits one attention that knows where it looked; this model has none, use 0")
         self.weights = self.fusion.weights
         self.lm, self.subtracted = self.fusion.scorers(model)
         self.guards = self._repetition_guards()
@@ -151,6 +156,8 @@ class AttentionSearch:
     @torch.no_grad()
     def __call__(self, memory: State, limits: Tensor | None = None) -> list[NBest]:
         """The memory of B utterances to one n-best list each; limits (B,) caps each utterance's labels."""
+        if self.options.look_back and isinstance(self.model, LimitedAttention):
+            memory = self.model.looking_back(memory, self.options.look_back)
         rows, states = self._start(memory)
         B, K, N = len(rows[0]), self.options.beam, self.options.nbest or self.options.beam
         limit = torch.full((B,), self.options.max_length, device=rows[0].device)

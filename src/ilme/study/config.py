@@ -148,6 +148,7 @@ class DecodingPlan:
         max_symbols: Most labels of the RNN-T at one frame.
         max_length: Most labels of the AED.
         max_repeats: Most repetitions in a row of a run of labels, for the AED.
+        aed_look_back: Most frames of the encoder that the AED's attention may go back; 0 does not limit it.
         batch: Utterances searched at once.
         replicates: Bootstrap replicates of the weights' stability.
         details: Utterances of each system that are explained label by label.
@@ -168,6 +169,7 @@ class DecodingPlan:
     max_symbols: int = 3
     max_length: int = 120
     max_repeats: int = 4
+    aed_look_back: int = 0
     batch: int = 128
     replicates: int = 30
     details: int = 8

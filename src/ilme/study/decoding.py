@@ -39,10 +39,12 @@ __all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"
 
 Setting = Literal["cross", "intra", "calls"]
 
+LATER = ("aed_look_back",)  # fields that older studies had not: unused, they are no part of a key
+
 
 def decoding_stages(config: StudyConfig) -> list[Stage]:
     plan = config.decoding
-    inputs = {"plan": asdict(plan), "seed": config.seed}
+    inputs = {"plan": {k: v for k, v in asdict(plan).items() if v or k not in LATER}, "seed": config.seed}
     stages = []
     for setting in plan.settings:
         for model in plan.models:
@@ -105,6 +107,7 @@ def search_options(plan: DecodingPlan) -> tuple[TransducerOptions, AttentionOpti
         max_length=plan.max_length,
         length_normalisation=plan.aed_normalisation,
         max_repeats=plan.max_repeats,
+        look_back=plan.aed_look_back,
     )
     return transducer, attention
 
