@@ -71,6 +71,22 @@ def test_sampling_reads_the_decoders_own_draws_only_where_asked() -> None:
     assert not torch.equal(sampled[0, 2:], plain[0, 2:])
 
 
+def test_a_decoder_that_forgets_reads_only_some_of_its_labels() -> None:
+    model, features, sizes, labels, _ = small_batch()
+    labels = labels.clamp(min=1)
+    memory = model.encode(features, sizes)
+    with torch.no_grad():
+        model.embedding.weight[2] = 0.0  # what is forgotten is read as this label
+        torch.manual_seed(1)
+        forgot = torch.rand(labels.shape) < 0.5
+        assert 0 < forgot.sum() < forgot.numel()
+        torch.manual_seed(1)
+        found = decoder_outputs(model, memory, labels, forget=0.5)
+        torch.testing.assert_close(found, decoder_outputs(model, memory, labels.masked_fill(forgot, 2)))
+        start = decoder_outputs(model, memory, labels, forget=0.99)[:, 0]
+        torch.testing.assert_close(start, decoder_outputs(model, memory, labels)[:, 0])  # the start is not forgotten
+
+
 def test_ctc_counts_each_utterance_and_forgives_impossible_ones() -> None:
     model, features, sizes, labels, label_lengths = small_batch(ctc=True)
 

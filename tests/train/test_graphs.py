@@ -107,6 +107,32 @@ def test_a_network_that_cannot_be_recorded_says_so() -> None:
         AedObjective(AED(config, numbered_tokens(7, "attention"))).record()
 
 
+@pytest.mark.parametrize("rate, recorded_share", [(0.001, 0.9), (0.2, 0.0)])
+def test_scheduled_sampling_leaves_most_passes_recorded(rate: float, recorded_share: float) -> None:
+    """Draws come at the rate that was asked for, gathered in few batches, as long as one batch can hold them."""
+    objective = small_objective("aed").train()
+    objective.options = AedOptions(sampling=rate)
+    objective.at_step(0)
+    objective.recorded = RecordedBody(objective.body())
+    labels = torch.ones(40, 20, dtype=torch.long)
+    torch.manual_seed(1)
+    drawn = [objective._drawn(labels) for _ in range(1500)]
+    free = [d is None or not d.any() for d in drawn]
+    share = sum(int(d.sum()) for d in drawn if d is not None) / (len(drawn) * labels.numel())
+    assert share == pytest.approx(rate, rel=0.15)
+    assert sum(free) / len(free) >= recorded_share
+    assert objective.eval()._drawn(labels) is None
+
+
+def test_nothing_is_forgotten_in_evaluation() -> None:
+    objective = small_objective("aed")
+    objective.options = AedOptions(forget=0.9)
+    inputs = batch(3, 20, 4, seed=1)
+    plain = AedObjective(objective.model, AedOptions())
+    assert objective.eval()(*inputs) == plain.eval()(*inputs)
+    assert objective.train()(*inputs) != plain.train()(*inputs)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["rnnt", "aed"])
 def test_a_replay_gives_the_eager_loss_and_gradients(kind: str) -> None:

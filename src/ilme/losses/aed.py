@@ -3,7 +3,8 @@
     loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u})
 
 With scheduled sampling (Bengio et al. 2015) each label that the decoder reads is, at a given rate, one that
-it drew itself at the step before.
+it drew itself at the step before. With forgetting it reads, at a given rate, nothing in place of a label: a large
+decoder that trains on little text for long learns its sentences by heart, and then listens less.
 """
 
 from __future__ import annotations
@@ -55,17 +56,22 @@ def outputs_loss(model: AED, h: Tensor, labels: Tensor, label_lengths: Tensor, s
 
 
 def decoder_outputs(
-    model: AED, memory: Memory, labels: Tensor, replace: Tensor | None = None, recompute: bool = False
+    model: AED,
+    memory: Memory,
+    labels: Tensor,
+    replace: Tensor | None = None,
+    recompute: bool = False,
+    forget: float = 0.0,
 ) -> Tensor:
     """h_dec_1 … h_dec_{U+1} (B, U+1, hidden) for given labels (B, U), as the model's own start and step give them.
 
     Where `replace` says so the decoder reads a label drawn from its own distribution; only such steps pay for
-    their output layer.
+    their output layer. Labels are forgotten at random, at the rate `forget`; the start of the sentence is not.
     """
     device = labels.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else memory[1].dtype
     with torch.autocast(device, enabled=False):
-        return _Loop(model, memory, dtype)(labels, replace, recompute)
+        return _Loop(model, memory, dtype)(labels, replace, recompute, forget)
 
 
 class _Loop:
@@ -85,13 +91,17 @@ class _Loop:
         self.location = None if attention.location is None else attention.location.weight.to(dtype)
         self.fused = kernels_run_on(memory[1].device)
 
-    def __call__(self, labels: Tensor, replace: Tensor | None, recompute: bool) -> Tensor:
+    def __call__(self, labels: Tensor, replace: Tensor | None, recompute: bool, forget: float) -> Tensor:
         model, B = self.model, len(labels)
         zeros = torch.zeros(B, model.rnn.hidden, device=labels.device, dtype=self.dtype)
         hidden, cell = [zeros] * model.rnn.layers, [zeros] * model.rnn.layers
         weights, context = self.attend(self.padding.softmax(-1), hidden[-1])
         previous = nn.functional.pad(labels, (1, 0), value=model.sos)
-        embedded = list(model.embedding(previous).to(self.dtype).unbind(1))
+        e = model.embedding(previous)
+        if forget:
+            kept = torch.rand(labels.shape, device=labels.device) >= forget
+            e = e * nn.functional.pad(kept, (1, 0), value=True)[..., None]
+        embedded = e.to(self.dtype).unbind(1)
         outputs: list[Tensor] = []
         for u, e in enumerate(embedded):
             if u > 0 and replace is not None and bool(replace[:, u - 1].any()):

@@ -28,6 +28,8 @@ from ilme.train.options import AedOptions, LmOptions, RnntOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
 
+GATHERED = 16  # batches whose draws of scheduled sampling one of them has, where passes are recorded
+
 
 class Objective(nn.Module):
     """Base: `inputs(batch)` are the tensors that `forward` takes; `forward` is the summed loss."""
@@ -163,33 +165,47 @@ class AedObjective(Objective):
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
-        replace = torch.rand(labels.shape) < self.sampling if self.sampling and self.training else None
+        replace = self._drawn(labels)
         if self.recorded is not None and self.training and (replace is None or not replace.any()):
             values, frames, h = self.recorded(features, feature_lengths, labels)
             labels = _as_wide(labels, h.shape[1] - 1)
         else:
-            values, frames, h = _AttentionBody(self.model, self.recompute)(features, feature_lengths, labels, replace)
+            values, frames, h = self.body()(features, feature_lengths, labels, replace)
         loss = outputs_loss(self.model, h, labels, label_lengths, self.options.smoothing if self.training else 0.0)
         if self.options.ctc and self.training:
             loss = loss + self.options.ctc * self.auxiliary.loss(values, frames, labels, label_lengths)
         return loss
 
+    def _drawn(self, labels: Tensor) -> Tensor | None:
+        """Where the decoder reads its own draw in place of a label (B, U); None: nowhere.
+
+        A pass with draws is not recorded. So that few are, one batch in GATHERED, at random, has the draws of so many.
+        """
+        if not self.sampling or not self.training:
+            return None
+        if self.recorded is None or self.sampling * GATHERED > 1:
+            return torch.rand(labels.shape) < self.sampling
+        return torch.rand(labels.shape) < self.sampling * GATHERED if torch.rand(()) * GATHERED < 1 else None
+
     def body(self) -> Body:
-        return _AttentionBody(self.model)
+        return _AttentionBody(self.model, self.recompute, self.options.forget)
 
 
 class _AttentionBody(Body):
     """Encoder and decoder: h_enc, its lengths, and h_dec_1 … h_dec_{U+1}."""
 
-    def __init__(self, model: AED, recompute: bool = False) -> None:
+    def __init__(self, model: AED, recompute: bool, forget: float) -> None:
         super().__init__()
-        self.model, self.recompute = model, recompute
+        self.model, self.recompute, self.forget = model, recompute, forget
 
     def forward(
         self, features: Tensor, lengths: Tensor, labels: Tensor, replace: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         memory = self.model.encode(features, lengths)
-        h = decoder_outputs(self.model, memory, labels, replace, self.recompute and self.training)
+        learns = self.model.training
+        h = decoder_outputs(
+            self.model, memory, labels, replace, self.recompute and learns, self.forget if learns else 0.0
+        )
         return memory[0], torch.isfinite(memory[2]).sum(1), h
 
 

@@ -152,6 +152,7 @@ class AedOptions:
         smoothing: Label smoothing.
         sampling: Scheduled sampling: largest rate at which the decoder reads its own draws; 0.0001 in the paper.
         sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
+        forget: Rate at which the decoder reads nothing in place of a label, so that it cannot learn sentences by heart.
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
     """
@@ -159,6 +160,7 @@ class AedOptions:
     smoothing: float = 0.1
     sampling: float = 0.0
     sampling_ramp: int = 0
+    forget: float = 0.0
     ctc: float = 0.0
     flat: int = 0
 
@@ -167,6 +169,8 @@ class AedOptions:
             raise BadInputError(
                 f"aed.sampling={self.sampling} must be in 0..1, aed.ctc={self.ctc} and aed.flat={self.flat} ≥ 0"
             )
+        if not 0 <= self.forget < 1:
+            raise BadInputError(f"aed.forget={self.forget} must be at least 0 and below 1")
         _check_flat(self.flat, self.ctc, "aed")
 
 
