@@ -29,9 +29,10 @@ def tables(text: str) -> Iterator[tuple[int, list[str], str | None]]:
     lines = text.splitlines()
     start = None
     for i, line in enumerate([*lines, ""]):
-        if line.startswith("|") and start is None:
+        inside = line.lstrip().startswith("|")  # tables of a list are indented
+        if inside and start is None:
             start = i
-        elif not line.startswith("|") and start is not None:
+        elif not inside and start is not None:
             above = "\n".join(lines[max(0, start - 3) : start])
             named = MARKER.findall(above)
             yield start + 1, lines[start:i], named[-1] if named else None
