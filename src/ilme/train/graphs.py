@@ -7,9 +7,8 @@ to launch them; a recorded pass is launched at once. A recording has fixed shape
     silent frame) and the most labels U (to a multiple of 8) that have come so far
 
 A shape is recorded once it has come a few times and no longer grows; where a larger one comes, it takes its place.
-Sources that know of it (`ResidentSource`) plan batches that fill their shapes. No
-two recordings run at a time, and a backward pass always follows its forward pass, so all of them share one pool of
-memory.
+Sources that know of it (`ResidentSource`) plan batches that fill their shapes. No two recordings run at a time, and a
+backward pass always follows its forward pass, so all of them share one pool of memory.
 """
 
 from __future__ import annotations
