@@ -13,6 +13,7 @@ from ilme import models
 from ilme.checkpoint import save_model
 from ilme.errors import BadInputError
 from ilme.study.config import read_config
+from ilme.study.decoding import decoding_stages, search_options
 from ilme.study.networks import network_stages
 from ilme.study.stages import build_study
 from ilme.study.training import fresh_network, network_config, options_of, plan_inputs
@@ -124,3 +125,13 @@ def test_a_network_does_not_start_from_what_its_own_training_would_remove(tmp_pa
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "rnnt").symlink_to(model.parent)  # of a linked stage the link alone would go
     build_study(going_on, tmp_path / "two")
+
+
+def test_guards_of_the_aeds_search_are_part_of_a_key_only_where_they_are_used() -> None:
+    plain = read_config(PLANS / "tiny.yaml")
+    guarded = read_config(PLANS / "tiny.yaml", {"decoding.aed_look_back": 16, "decoding.aed_enough": 50})
+    keys = [{stage.name: stage.inputs["plan"] for stage in decoding_stages(config)} for config in (plain, guarded)]
+    assert not any("look_back" in name or "enough" in name for plan in keys[0].values() for name in plan)
+    assert all(plan["aed_look_back"] == 16 and plan["aed_enough"] == 50 for plan in keys[1].values())
+    attention = search_options(guarded.decoding)[1]
+    assert (attention.look_back, attention.enough) == (16, attention.nbest)

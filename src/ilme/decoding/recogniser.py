@@ -84,7 +84,8 @@ class Recogniser:
             f, lengths = encoded
             lists = TransducerSearch(self.model, fusion, options)(f, lengths)
         else:
-            chosen = replace(self.options, beam=beam, nbest=min(self.options.nbest, beam))
+            nbest = min(self.options.nbest, beam)
+            chosen = replace(self.options, beam=beam, nbest=nbest, enough=min(self.options.enough, nbest or beam))
             lists = AttentionSearch(self.model, fusion, chosen)(encoded)
         return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]
 

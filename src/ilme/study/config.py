@@ -149,6 +149,7 @@ class DecodingPlan:
         max_length: Most labels of the AED.
         max_repeats: Most repetitions in a row of a run of labels, for the AED.
         aed_look_back: Most frames of the encoder that the AED's attention may go back; 0 does not limit it.
+        aed_enough: Ended hypotheses with which the AED's search is over, at most `nbest`; 0 does not count them.
         batch: Utterances searched at once.
         replicates: Bootstrap replicates of the weights' stability.
         details: Utterances of each system that are explained label by label.
@@ -170,6 +171,7 @@ class DecodingPlan:
     max_length: int = 120
     max_repeats: int = 4
     aed_look_back: int = 0
+    aed_enough: int = 0
     batch: int = 128
     replicates: int = 30
     details: int = 8

@@ -39,7 +39,7 @@ __all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"
 
 Setting = Literal["cross", "intra", "calls"]
 
-LATER = ("aed_look_back",)  # fields that older studies had not: unused, they are no part of a key
+LATER = ("aed_look_back", "aed_enough")  # fields that older studies had not: unused, they are no part of a key
 
 
 def decoding_stages(config: StudyConfig) -> list[Stage]:
@@ -108,6 +108,7 @@ def search_options(plan: DecodingPlan) -> tuple[TransducerOptions, AttentionOpti
         length_normalisation=plan.aed_normalisation,
         max_repeats=plan.max_repeats,
         look_back=plan.aed_look_back,
+        enough=min(plan.aed_enough, kept),
     )
     return transducer, attention
 
