@@ -149,7 +149,8 @@ class DecodingPlan:
         max_length: Most labels of the AED.
         max_repeats: Most repetitions in a row of a run of labels, for the AED.
         aed_look_back: Most frames of the encoder that the AED's attention may go back; 0 does not limit it.
-        aed_enough: Ended hypotheses with which the AED's search is over, at most `nbest`; 0 does not count them.
+        aed_enough: Ended hypotheses with which the AED's search is over, at most `nbest` and the beam; 0 does not count
+            them. Give it and `nbest` the beam of the tables: fewer end a wide search too early.
         batch: Utterances searched at once.
         replicates: Bootstrap replicates of the weights' stability.
         details: Utterances of each system that are explained label by label.
