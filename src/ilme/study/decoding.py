@@ -29,7 +29,7 @@ from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.internal import LEARNED, stand_in_file
-from ilme.study.runner import Stage, Study
+from ilme.study.runner import Stage, Study, used_fields
 from ilme.study.speaking import RATE
 from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
@@ -39,12 +39,12 @@ __all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"
 
 Setting = Literal["cross", "intra", "calls"]
 
-LATER = ("aed_look_back", "aed_enough")  # fields that older studies had not: unused, they are no part of a key
+LATER = ("aed_look_back", "aed_enough")  # fields that older studies had not
 
 
 def decoding_stages(config: StudyConfig) -> list[Stage]:
     plan = config.decoding
-    inputs = {"plan": {k: v for k, v in asdict(plan).items() if v or k not in LATER}, "seed": config.seed}
+    inputs = {"plan": used_fields(plan, LATER), "seed": config.seed}
     stages = []
     for setting in plan.settings:
         for model in plan.models:

@@ -14,14 +14,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
 from ilme.files import write_atomically
 
-__all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of"]
+__all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
 
 MARK = "done.json"
 
@@ -53,6 +53,11 @@ def key_of(stage: Stage, keys: Mapping[str, str]) -> str:
     """What must be equal for two runs of a stage to give the same outputs."""
     parts = {"stage": stage.name, "inputs": dict(stage.inputs), "needs": {n: keys[n] for n in stage.needs}}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def used_fields(plan: Any, later: Sequence[str]) -> dict[str, Any]:
+    """The fields of a plan that are part of a key: those that older studies had not, only where they are used."""
+    return {name: value for name, value in asdict(plan).items() if value or name not in later}
 
 
 def file_digest(path: Path) -> str:

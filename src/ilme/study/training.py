@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from ilme.errors import BadInputError
 from ilme.files import write_atomically
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
-from ilme.study.runner import Study, UnfinishedError, file_digest
+from ilme.study.runner import Study, UnfinishedError, file_digest, used_fields
 from ilme.tokens import Tokens
 from ilme.train.journal import read_metrics
 from ilme.train.loop import Trainer, make_fabric
@@ -67,12 +67,12 @@ class Course:
     seed: int
 
 
-LATER = ("starts_from", "easy_first")  # fields that older studies had not: unused, they are no part of a key
+LATER = ("starts_from", "easy_first")  # fields that older studies had not
 
 
 def plan_inputs(plan: NetworkPlan) -> dict[str, Any]:
     """What a network depends on, for its stage's key: of a model it starts from the content, not where it lies."""
-    inputs = {name: value for name, value in asdict(plan).items() if value or name not in LATER}
+    inputs = used_fields(plan, LATER)
     if plan.starts_from:
         inputs["starts_from"] = file_digest(_existing(plan.starts_from))
     return inputs
