@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := train,synth,hf,openai,whisper-metrics,onnx,dev
+EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,dev
 
 ROUNDS ?= 5
 PLAN ?= configs/study/small.yaml

@@ -78,6 +78,7 @@ class SpeechPlan:
         dev: Utterances of each domain's dev set.
         test: Utterances of each domain's test set.
         voices: How many voice variants speak the training speech, dev and test.
+        natural: Share of the training utterances that a neural voice speaks instead (extra `natural`).
         train_snr: Lowest and highest signal-to-noise ratio in training, in decibels.
         test_snr: The same in dev and test.
         talkers: Voices that babble in the background.
@@ -90,6 +91,7 @@ class SpeechPlan:
     dev: int = 400
     test: int = 1000
     voices: int = 78
+    natural: float = 0.0
     train_snr: tuple[float, float] = (0.0, 15.0)
     test_snr: tuple[float, float] = (2.0, 8.0)
     talkers: int = 3

@@ -32,7 +32,9 @@ SET_JOB = 50  # utterances of a dev or test set made in one go
 def speech_stage(config: StudyConfig) -> Stage:
     """Training speech, clean: noise comes in training."""
     plan = config.speech
-    inputs = {"held_out": plan.held_out, "voices": plan.voices, "seed": config.seed}
+    inputs: dict[str, Any] = {"held_out": plan.held_out, "voices": plan.voices, "seed": config.seed}
+    if plan.natural:
+        inputs["natural"] = plan.natural
     return Stage("speech", lambda study: _speak_training(study, config), ("text",), inputs, resumes=True)
 
 
@@ -113,6 +115,7 @@ def _jobs(part: Part, config: StudyConfig) -> list[Job]:
             texts=part.texts[start : start + SHARD],
             voices=config.speech.voices,
             seed=config.seed,
+            natural=config.speech.natural if part.name == "train" else 0.0,
         )
         for start in range(0, len(part.texts), SHARD)
     ]
