@@ -44,6 +44,18 @@ def test_what_the_new_rate_cannot_hold_is_gone() -> None:
     assert np.abs(changed[800:-800]).max() < 0.02
 
 
+def test_a_share_of_the_utterances_has_the_neural_voice(tmp_path: Path) -> None:
+    pytest.importorskip("hibari", reason="the neural voice needs hibari-tts: pip install 'ilme[natural]'")
+    texts = [f"this is sentence number {word}" for word in ("one", "two", "three", "four", "five", "six")]
+    heard = {}
+    for name, share in (("none", 0.0), ("half", 0.5), ("all", 1.0)):
+        speak_shard(Job(tmp_path / name, "train", 0, texts, 5, seed=1, natural=share))
+        heard[share] = json.loads((tmp_path / f"{name}.json").read_text())["voices"]
+    natural = {share: [v.startswith("natural@") for v in voices] for share, voices in heard.items()}
+    assert not any(natural[0.0]) and all(natural[1.0]) and 0 < sum(natural[0.5]) < 6
+    assert all(a == b for a, b, n in zip(heard[0.0], heard[0.5], natural[0.5], strict=True) if not n)
+
+
 def test_shards_are_the_same_each_time_and_voices_differ(tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="speaking needs espeakng-loader: pip install 'ilme[synth]'")
     texts = ["call me ishmael", "the sea was calm", "he said nothing more"]

@@ -48,6 +48,16 @@ def test_the_ladder_is_sparse_and_never_too_short() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_padding_frames_and_labels_changes_no_loss(kind: str) -> None:
+    objective = small_objective(kind).eval()
+    features, lengths, labels, label_lengths = batch(3, 20, 4, seed=1)
+    padded = pad_batch(features, lengths, labels, (3, rung(20), 8))
+    torch.testing.assert_close(
+        objective(*padded, label_lengths), objective(features, lengths, labels, label_lengths), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
 def test_padding_changes_no_row(kind: str) -> None:
     objective = small_objective(kind).eval()
     body = objective.body()

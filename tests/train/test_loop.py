@@ -96,6 +96,18 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(
     assert (tmp_path / "curves.png").is_file()
 
 
+def test_the_last_weights_can_be_the_model(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=7, evaluate_every=2, save_every=50, choose="last")
+    losses = iter([3.0, 2.0, math.nan, 2.5])
+    trainer._held_out_loss = lambda: next(losses)  # type: ignore[method-assign]
+    exported: list[int] = []
+    trainer.export = lambda model: exported.append(trainer.progress.step)
+    progress = trainer.run()
+    assert exported == [2, 4, 7] and (progress.best, progress.best_step) == (2.0, 4)
+    with pytest.raises(BadInputError, match="best or last"):
+        LoopOptions(choose="worst")  # type: ignore[arg-type]
+
+
 def test_without_a_finite_held_out_loss_the_last_weights_are_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,19 +148,22 @@ def test_noise_options_that_exclude_each_other_are_refused() -> None:
         ResidentNoise(babble=0.7, white=0.5)
 
 
-def test_batches_for_recorded_passes_have_few_shapes() -> None:
+def test_batches_of_few_shapes() -> None:
     """Of a rung of the ladder all batches but the last have as many rows, and padding is within what was asked for."""
     draw = np.random.default_rng(1)
     waves = [np.zeros(int(n), np.int16) for n in draw.uniform(16000, 5 * 16000, 400)]
     audio = ResidentAudio.from_arrays(waves, [str(i) for i in range(400)], ["a"] * 400)
     rows: dict[bool, dict[int, list[int]]] = {True: {}, False: {}}
-    for recorded in rows:
-        source = ResidentSource(audio, Letters(), seconds=60.0, recorded=recorded, seed=3)
+    for few in rows:
+        source = ResidentSource(audio, Letters(), seconds=60.0, few_shapes=few, seed=3)
         for _ in range(2):
             heard: list[str] = []
             for batch in source:
                 heard += batch.ids
-                rows[recorded].setdefault(rung(batch.features.shape[1]), []).append(len(batch))
+                if few:
+                    assert batch.features.shape[1] == rung(int(batch.feature_lengths.max()))
+                    assert batch.labels.shape[1] % 8 == 0
+                rows[few].setdefault(rung(batch.features.shape[1]), []).append(len(batch))
             assert sorted(heard, key=int) == [str(i) for i in range(400)]
     seconds_per_vector = 0.03
     for frames, counts in rows[True].items():

@@ -121,6 +121,13 @@ class FrontendConfig:
         """T' of N, for numbers and tensors: 1 + ⌊(T − K) / stride⌋, or 0."""
         return _positive((self.frames(samples) - self.stack) // self.stride + 1)
 
+    def samples(self, vectors: int) -> int:
+        """N of T': the fewest samples that give so many feature vectors, or more."""
+        frames = (vectors - 1) * self.stride + self.stack
+        if self.kind == "whisper":
+            return max(self.window_samples, frames * self.hop_samples)
+        return self.window_samples + (frames - 1) * self.hop_samples
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

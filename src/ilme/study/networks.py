@@ -105,7 +105,7 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
             noise,
             masks,
             easy_first=plan.easy_first,
-            recorded=bool(plan.loop.get("graphs")),
+            few_shapes=device.startswith("cuda"),
             seed=config.seed,
         ),
         held_out=lambda: kept,

@@ -162,16 +162,25 @@ def run_course(study: Study, stage: str, course: Course) -> dict[str, Any]:
         raise UnfinishedError(f"{stage} stopped at step {progress.step} of {trainer.foreseen}: start again to go on")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     parameters = sum(p.numel() for p in {id(p): p for p in trainer.objective.model.parameters()}.values())
+    step, loss = progress.best_step, progress.best
+    if loop.choose == "last":
+        step, loss = _last_held_out(folder)
     return {
         "parameters": parameters,
         "steps": progress.step,
-        "best_step": progress.best_step,
-        "held_out_loss": round(progress.best, 5) if progress.best is not None else None,
+        "best_step": step,
+        "held_out_loss": round(loss, 5) if loss is not None else None,
         "hours_heard": round(progress.hours, 3),
         "training_seconds": round(progress.seconds, 1),
         "skipped_steps": progress.bad_total,
         "made_with": versions(study.device) | {"commit": commit()},
     }
+
+
+def _last_held_out(folder: Path) -> tuple[int, float | None]:
+    """The last step that was evaluated, and its finite held-out loss."""
+    rows = [r for r in read_metrics(folder / "metrics.jsonl") if isinstance(r.get("held_out_loss"), float)]
+    return (rows[-1]["step"], rows[-1]["held_out_loss"]) if rows else (0, None)
 
 
 def _loop(stage: str, course: Course) -> LoopOptions:

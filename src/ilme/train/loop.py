@@ -72,7 +72,8 @@ class Trainer:
         held_out: Makes the held-out batches of this rank anew; None: no evaluation.
         loop: How long, how often.
         optimiser: Learning rate and the like.
-        export: Writes the finished model; called with the averaged weights in place, at each new best.
+        export: Writes the finished model; called with the averaged weights in place, at each new best (`loop.choose`:
+            at each evaluation).
         perplexity: Internal-LM perplexities by name, measured every `loop.ilm_every` steps.
         fabric: From `make_fabric`.
     """
@@ -257,7 +258,7 @@ class Trainer:
     # -- evaluation, checkpoints --------------------------------------------------------------------------------
 
     def _evaluate(self, journal: Journal) -> bool:
-        """Held-out loss per unit; exports a new best, which is always finite; whether to stop early."""
+        """Held-out loss per unit; exports a new best, or the last, which are always finite; whether to stop early."""
         if self.held_out is None:
             return False
         progress = self.progress
@@ -266,9 +267,10 @@ class Trainer:
         better = finite and (progress.best is None or loss < progress.best)
         if better:
             progress.best, progress.best_step, progress.since_best = loss, progress.step, 0
-            self._export(journal)
         else:
             progress.since_best += 1
+        if better or (finite and self.loop.choose == "last"):
+            self._export(journal)
         best = {} if progress.best is None else {"best": progress.best}
         journal.write(progress.step, progress.hours, {"held_out_loss": loss if finite else str(loss), **best})
         note = ", the best so far" if better else "" if finite else ", which is not finite: it counts as no improvement"

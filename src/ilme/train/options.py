@@ -69,6 +69,8 @@ class LoopOptions:
         evaluate_every: Steps between evaluations on held-out data.
         patience: Evaluations without a new best after which training stops; 0 never stops early. A held-out loss that
             is not finite is never the best.
+        choose: Which weights become the model: those with the `best` held-out loss, or the `last`. As a network grows
+            too sure of itself its held-out loss can rise while its errors still become fewer.
         save_every: Steps between checkpoints.
         keep: Checkpoints that are kept, besides the best.
         log_every: Steps between lines of the log.
@@ -92,6 +94,7 @@ class LoopOptions:
     average: float = 0.0
     evaluate_every: int = 500
     patience: int = 0
+    choose: Literal["best", "last"] = "best"
     save_every: int = 500
     keep: int = 2
     log_every: int = 20
@@ -115,6 +118,8 @@ class LoopOptions:
             raise BadInputError(f"loop.average must be at least 0 and less than 1, got {self.average}")
         if self.graphs and (self.accumulate > 1 or self.recompute):
             raise BadInputError("loop.graphs goes with neither loop.accumulate nor loop.recompute: leave one out")
+        if self.choose not in ("best", "last"):
+            raise BadInputError(f"loop.choose={self.choose!r} must be best or last")
         unknown = set(self.recompute) - {"encoder", "decoder"}
         if unknown:
             raise BadInputError(f"loop.recompute names {sorted(unknown)[0]!r}; there are encoder and decoder")

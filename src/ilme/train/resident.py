@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from ilme.data.augment import SpecAugment
@@ -23,7 +24,7 @@ from ilme.data.batches import Batch, cut_text, cut_waveform
 from ilme.data.features import Frontend, FrontendConfig
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
-from ilme.train.graphs import rung
+from ilme.train.graphs import LABELS, rung
 from ilme.train.sources import PlannedSource
 
 __all__ = ["ResidentAudio", "ResidentNoise", "ResidentSource", "load_resident"]
@@ -140,8 +141,9 @@ class ResidentSource(PlannedSource):
         masks: SpecAugment; None does nothing.
         longest: Longer utterances, in seconds, are left out.
         easy_first: Whether the first epoch goes from short utterances to long ones, and without noise.
-        recorded: Whether passes run from recordings (`ilme.train.graphs`). An utterance then counts with the frames
-            that it is padded to, so that all batches of a shape have as many rows.
+        few_shapes: Whether batches are padded to the frames of a ladder (`ilme.train.graphs.rung`), and labels to
+            multiples of eight. An utterance then counts with the frames that it is padded to, so that all batches of
+            a length have as many rows. Libraries plan a convolution or a Fourier transform anew for each shape.
         options: `most`, `seed`, `rank`, `world_size`, `shuffle`.
     """
 
@@ -155,7 +157,7 @@ class ResidentSource(PlannedSource):
         masks: SpecAugment | None = None,
         longest: float = 30.0,
         easy_first: bool = False,
-        recorded: bool = False,
+        few_shapes: bool = False,
         **options: Any,
     ) -> None:
         self.audio, self.noise, self.masks = audio, noise or ResidentNoise(), masks
@@ -171,7 +173,8 @@ class ResidentSource(PlannedSource):
         self._starts = audio.starts[:-1][self._items]
         self._labels = [torch.tensor(tokenizer.encode(audio.texts[i]), dtype=torch.long) for i in self._items.tolist()]
         counted = self._sizes.double().numpy() / audio.rate
-        if recorded:
+        self._few_shapes = few_shapes
+        if few_shapes:
             counted = np.array([rung(T) for T in config.vectors(self._sizes).tolist()]) * config.seconds_per_vector
         super().__init__(counted, seconds, short_first=easy_first, **options)
 
@@ -179,7 +182,7 @@ class ResidentSource(PlannedSource):
         chosen = torch.from_numpy(np.ascontiguousarray(indices))
         sizes = self._sizes[chosen]
         lengths = sizes.to(self.device, non_blocking=True)
-        waves = self.audio.gather(self._starts[chosen].to(self.device), lengths, int(sizes.max()))
+        waves = self.audio.gather(self._starts[chosen].to(self.device), lengths, self._width(int(sizes.max())))
         draw = zlib.crc32(f"{self.seed}/{self.epoch}/{indices.tolist()}".encode())
         if not (self.short_first and self.epoch == 0):
             waves = self._mix(waves, lengths, torch.Generator(self.device).manual_seed(draw))
@@ -192,11 +195,22 @@ class ResidentSource(PlannedSource):
             [self.audio.ids[int(i)] for i in names],
             features,
             vectors,
-            pad_sequence(labels, batch_first=True).to(self.device, non_blocking=True),
+            self._padded(labels).to(self.device, non_blocking=True),
             torch.tensor([len(y) for y in labels]).to(self.device, non_blocking=True),
             [self.audio.texts[int(i)] for i in names],
             float(sizes.sum()) / self.audio.rate,
         )
+
+    def _width(self, samples: int) -> int:
+        """Samples that a batch is padded to, given its longest utterance's."""
+        if not self._few_shapes:
+            return samples
+        config = self._frontend.config
+        return max(samples, config.samples(rung(config.vectors(samples))))
+
+    def _padded(self, labels: list[Tensor]) -> Tensor:
+        padded = pad_sequence(labels, batch_first=True)
+        return pad(padded, (0, -padded.shape[1] % LABELS)) if self._few_shapes else padded
 
     def _mix(self, waves: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
         """x + n · √(P_x / (P_n 10^{SNR/10})), where a draw says so; P is the mean power within the utterance."""
