@@ -30,24 +30,32 @@ class NaturalVoice:
     Attributes:
         rate: Samples a second at which the speech is played; 24,000 is the speaker's own voice, less is a deeper one.
         pace: 1 is the speaker's own, as it is heard.
+        seed: Of the breath in it.
     """
 
     rate: int = RATE_HZ
     pace: float = 1.0
+    seed: int = 0
+
+    @property
+    def pitch(self) -> float:
+        """1 is the speaker's own."""
+        return round(self.rate / RATE_HZ, 3)
 
     @property
     def name(self) -> str:
-        return f"natural@{self.rate / RATE_HZ:.3f}x{self.pace:.2f}"
+        return f"natural@{self.pitch:.3f}x{self.pace:.2f}"
 
 
 def draw_natural_voice(draw: np.random.Generator) -> NaturalVoice:
     low, high = (round(RATE_HZ * x / GRID_HZ) for x in PITCH)
-    return NaturalVoice(GRID_HZ * int(draw.integers(low, high + 1)), round(float(draw.uniform(*PACE)), 2))
+    rate, pace = GRID_HZ * int(draw.integers(low, high + 1)), round(float(draw.uniform(*PACE)), 2)
+    return NaturalVoice(rate, pace, int(draw.integers(2**31)))
 
 
-def speak_naturally(text: str, voice: NaturalVoice, seed: int = 0) -> NDArray[np.float32]:
+def speak_naturally(text: str, voice: NaturalVoice) -> NDArray[np.float32]:
     """Samples in −1..1 at `voice.rate` a second; none for a text without anything to say."""
-    made: NDArray[np.float32] = _network()(text, speed=voice.pace * RATE_HZ / voice.rate, seed=seed)
+    made: NDArray[np.float32] = _network()(text, speed=voice.pace * RATE_HZ / voice.rate, seed=voice.seed)
     return made
 
 

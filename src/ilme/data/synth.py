@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
+from ilme.data.natural import NaturalVoice, draw_natural_voice, speak_naturally
 from ilme.data.normalise import Profile, normalise, spoken
 from ilme.data.processes import cores, ordered_map
 from ilme.data.tokenize import text_lines
@@ -45,6 +46,7 @@ class SynthOptions:
         rate: Slowest and fastest, words a minute.
         pitch: Lowest and highest, 0–100.
         range: Least and greatest movement of the pitch, 0–100.
+        natural: Share of the utterances that a neural voice speaks, not espeak-ng (`ilme.data.natural`).
         sample_rate: Of the audio written, in Hz.
         format: Audio format; both lose nothing.
         transcript: Profile of the manifest's text.
@@ -60,6 +62,7 @@ class SynthOptions:
     rate: tuple[int, int] = (140, 210)
     pitch: tuple[int, int] = (20, 80)
     range: tuple[int, int] = (30, 70)
+    natural: float = 0.0
     sample_rate: int = 16_000
     format: Literal["flac", "wav"] = "flac"
     transcript: Profile = "spoken"
@@ -73,6 +76,8 @@ class SynthOptions:
                 raise BadInputError(f"{name} is a lower and an upper bound between {low} and {high}, got {value}")
         if self.repeats < 1 or self.sample_rate < 1000 or self.max_seconds <= 0:
             raise BadInputError("repeats must be at least 1, sample_rate at least 1000, max_seconds more than 0")
+        if not 0 <= self.natural <= 1:
+            raise BadInputError(f"natural is a share of the utterances, from 0 to 1, got {self.natural}")
         if not self.accents or self.variants == ():
             raise BadInputError("there must be at least one accent and one variant to draw from")
         if self.format not in ("flac", "wav"):
@@ -108,8 +113,11 @@ class _Part:
     sentences: tuple[str, ...]
 
 
-def draw_voice(options: SynthOptions, utterance: int, names: tuple[str, ...]) -> Voice:
+def draw_voice(options: SynthOptions, utterance: int, names: tuple[str, ...]) -> Voice | NaturalVoice:
     """The voice of an utterance: a function of the seed and its number."""
+    draw = np.random.default_rng([options.seed, utterance])
+    if options.natural and draw.random() < options.natural:
+        return draw_natural_voice(draw)
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([options.seed, utterance])))
     return Voice(
         accent=options.accents[int(random.integers(len(options.accents)))],
@@ -173,6 +181,8 @@ def _text_hash(text: list[str], options: SynthOptions) -> str:
 def _claim(folder: Path, options: SynthOptions, text_hash: str) -> None:
     """Writes what the folder holds, or checks that it holds the same."""
     wanted = {"text": text_hash, **{k: v for k, v in asdict(options).items() if k != "workers"}}
+    if not options.natural:
+        del wanted["natural"]  # which older folders have not
     wanted = json.loads(json.dumps(wanted))
     path = folder / "synth.json"
     if path.exists():
@@ -219,14 +229,18 @@ class _Maker:
         partial.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in entries), encoding="utf-8")
         partial.replace(path)
 
-    def _utterance(self, sentence: str, voice: Voice, path: Path) -> dict[str, Any]:
+    def _utterance(self, sentence: str, voice: Voice | NaturalVoice, path: Path) -> dict[str, Any]:
         import soundfile
 
         transcript = normalise(sentence, self.options.transcript)
         # Where digits and symbols could be read in two ways, what is said is what the spoken profile writes.
-        samples = _resampled(
-            speak(spoken(sentence) if _NEEDS_WORDS.search(sentence) else sentence, voice), self.options.sample_rate
-        )
+        said = spoken(sentence) if _NEEDS_WORDS.search(sentence) else sentence
+        if isinstance(voice, NaturalVoice):
+            samples = _resampled(speak_naturally(said, voice) * 32768, voice.rate, self.options.sample_rate)
+            manner = {"pace": voice.pace, "pitch": voice.pitch}
+        else:
+            samples = _resampled(speak(said, voice), RATE_HZ, self.options.sample_rate)
+            manner = {"rate": voice.rate, "pitch": voice.pitch, "range": voice.range}
         seconds = len(samples) / self.options.sample_rate
         reason = None
         if not transcript or not samples.any():
@@ -241,19 +255,18 @@ class _Maker:
             "duration": round(seconds, 4),
             "text": transcript,
             "speaker": voice.name,
-            "rate": voice.rate,
-            "pitch": voice.pitch,
-            "range": voice.range,
+            **manner,
         }
 
 
-def _resampled(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
-    if rate == RATE_HZ or not len(samples):
-        return samples
-    from scipy.signal import resample_poly
+def _resampled(samples: NDArray[Any], source_rate: int, rate: int) -> NDArray[np.int16]:
+    """To another rate, from numbers of the size of int16 samples."""
+    changed = samples.astype(np.float32)
+    if rate != source_rate and len(samples):
+        from scipy.signal import resample_poly
 
-    divisor = int(np.gcd(rate, RATE_HZ))
-    changed = resample_poly(samples.astype(np.float32), rate // divisor, RATE_HZ // divisor)
+        divisor = int(np.gcd(rate, source_rate))
+        changed = resample_poly(changed, rate // divisor, source_rate // divisor)
     result: NDArray[np.int16] = np.clip(np.rint(changed), -32768, 32767).astype(np.int16)
     return result
 

@@ -15,7 +15,8 @@ from ilme.errors import BadInputError
 from ilme.study.shards import list_shards, read_samples, to_int16, write_shard
 
 if TYPE_CHECKING:
-    from ilme.data.synth import SynthOptions
+    from ilme.data.espeak import Voice
+    from ilme.data.natural import NaturalVoice
 
 __all__ = [
     "RATE",
@@ -89,39 +90,29 @@ def resample_whole(samples: NDArray[np.float32], source_rate: int, rate: int) ->
 def speak_shard(job: Job) -> None:
     """Speaks the utterances of a shard, each in the voice that its part, its number and the seed draw."""
     from ilme.data.espeak import variants
-    from ilme.data.synth import SynthOptions
+    from ilme.data.synth import SynthOptions, draw_voice
 
-    options = SynthOptions(seed=zlib.crc32(f"{job.seed}/{job.name}".encode()))
+    options = SynthOptions(seed=zlib.crc32(f"{job.seed}/{job.name}".encode()), natural=job.natural)
     names = tuple(variants()[: job.voices])
     numbers = range(job.first, job.first + len(job.texts))
-    waves, voices = [], []
-    for number, text in zip(numbers, job.texts, strict=True):
-        draw = np.random.default_rng([options.seed, number])
-        natural = job.natural > 0 and draw.random() < job.natural
-        wave, voice = _naturally(text, draw) if natural else _by_espeak(text, options, number, names)
-        if not wave.any():
+    voices = [draw_voice(options, number, names) for number in numbers]
+    waves = []
+    for text, voice in zip(job.texts, voices, strict=True):
+        waves.append(to_int16(_said(text, voice)))
+        if not waves[-1].any():
             raise BadInputError(f"no sound came out of {text!r}; leave the sentence out of the domain's text")
-        waves.append(wave)
-        voices.append(voice)
     ids = [f"{job.name}-{number:06d}" for number in numbers]
-    write_shard(job.file, ids, job.texts, voices, waves)
+    write_shard(job.file, ids, job.texts, [voice.name for voice in voices], waves)
 
 
-def _by_espeak(text: str, options: SynthOptions, number: int, names: tuple[str, ...]) -> tuple[NDArray[np.int16], str]:
+def _said(text: str, voice: Voice | NaturalVoice) -> NDArray[np.float32]:
+    """Numbers of the size of int16 samples, RATE a second."""
     from ilme.data.espeak import RATE_HZ, speak
-    from ilme.data.synth import draw_voice
+    from ilme.data.natural import NaturalVoice, speak_naturally
 
-    voice = draw_voice(options, number, names)
-    wave = speak(text, voice).astype(np.float32)
-    return to_int16(resample_whole(wave, RATE_HZ, RATE)), voice.name
-
-
-def _naturally(text: str, draw: np.random.Generator) -> tuple[NDArray[np.int16], str]:
-    from ilme.data.natural import draw_natural_voice, speak_naturally
-
-    voice = draw_natural_voice(draw)
-    wave = speak_naturally(text, voice, seed=int(draw.integers(2**31)))
-    return to_int16(resample_whole(wave, voice.rate, RATE) * 32768), voice.name
+    if isinstance(voice, NaturalVoice):
+        return resample_whole(speak_naturally(text, voice), voice.rate, RATE) * 32768
+    return resample_whole(speak(text, voice).astype(np.float32), RATE_HZ, RATE)
 
 
 def noisy(
