@@ -140,12 +140,26 @@ def _decoder(
     )
 
 
+class _Heard:
+    """What the encoder made of a set: every method decodes the same."""
+
+    def __init__(self) -> None:
+        self._first: SearchDecoder | None = None
+
+    def shared(self, decoder: SearchDecoder) -> SearchDecoder:
+        """The decoder, with the encoder outputs of the first one that came."""
+        if self._first is None:
+            self._first = decoder
+        return decoder.reuse(self._first)
+
+
 def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
     """METHOD.json for each method: weights found on dev, and everything that says how far to trust them."""
     plan, folder = config.decoding, study.folder(f"tune-{model}-{setting}")
     _, dev = _loaded(study, config, setting_domain(setting), "dev")
     length = plan.rnnt_length if model == "rnnt" else plan.aed_length
     facts: dict[str, Any] = {}
+    heard = _Heard()
     for method in plan.methods:
         file = folder / f"{method}.json"
         if not file.is_file():
@@ -161,7 +175,7 @@ def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> di
                 replicates=plan.replicates,
                 seed=config.seed,
             )
-            decoder = _decoder(study, config, recogniser, dev, parts, folder / "decodes" / method)
+            decoder = heard.shared(_decoder(study, config, recogniser, dev, parts, folder / "decodes" / method))
             found = tune(
                 decoder,
                 {u.id: u.text for u in dev},
@@ -193,17 +207,17 @@ def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> di
     listed, test = _loaded(study, config, domain, "test")
     systems: list[System] = []
     seconds: dict[str, float] = {}
+    heard = {"dev": _Heard(), "test": _Heard()}
     for method in plan.methods:
         study.check_time(f"decoding {method} of {model}, {setting}-domain")
         tuning = TuningResult.load(study.folder(f"tune-{name}") / f"{method}.json")
         parts = system_parts(study, model, setting, method)
         recogniser = load_recogniser(parts, *search_options(plan))
-        lists = _decoder(study, config, recogniser, dev, parts, folder / "dev" / method).decode(
-            tuning.weights, plan.beam
-        )
+        decoder = heard["dev"].shared(_decoder(study, config, recogniser, dev, parts, folder / "dev" / method))
+        lists = decoder.decode(tuning.weights, plan.beam)
         dev_errors = measure({u.id: u.text for u in dev}, {i: n[0].text for i, n in lists.items()}).total
         task = Plan(model, method, plan.beam, "none", tuning, plan.details)
-        decoder = _decoder(study, config, recogniser, test, parts, folder / "test" / method)
+        decoder = heard["test"].shared(_decoder(study, config, recogniser, test, parts, folder / "test" / method))
         system = evaluate_system(task, recogniser, decoder, test)
         seconds[method] = _first_time(folder / f"{method}-seconds.json", system.seconds)
         systems.append(replace(system, dev_wer=round(dev_errors.rate, 4), seconds=seconds[method]))
