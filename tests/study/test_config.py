@@ -55,6 +55,34 @@ def test_the_longer_plan_differs_in_the_aeds_training_alone() -> None:
     assert longer.aed.network == first.aed.network and longer.aed.preset == first.aed.preset
 
 
+@pytest.mark.parametrize("name", ["real-base", "real-scratch"])
+def test_plans_on_recordings_share_their_texts(name: str) -> None:
+    first, other = read_config(PLANS / "real.yaml"), read_config(PLANS / f"{name}.yaml")
+    assert replace(other.recordings, whisper="", synthetic="") == replace(first.recordings, whisper="", synthetic="")
+    assert (other.text, other.lm, other.source_lm) == (first.text, first.lm, first.source_lm)
+    assert options_of(OptimiserOptions, other.rnnt.optimiser, "optimiser").thaw == (250 if name == "real-base" else 0)
+
+
+def test_a_plan_has_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "second.yaml").write_text(
+        "extends: tiny.yaml\nspeech: {hours: 0.1}\nrnnt: {loop: {steps: 7, ilm_every: null}}\n"
+        "decoding: {methods: [BS]}\n"
+    )
+    (tmp_path / "tiny.yaml").write_text((PLANS / "tiny.yaml").read_text())
+    first, second = read_config(tmp_path / "tiny.yaml"), read_config(tmp_path / "second.yaml")
+    assert second.speech == replace(first.speech, hours=0.1) and second.decoding.methods == ("BS",)
+    assert second.rnnt.loop == {k: v for k, v in first.rnnt.loop.items() if k != "ilm_every"} | {"steps": 7}
+    assert second.aed == first.aed
+    for name, text, message in (
+        ("third", "extends: nowhere.yaml", r"no study .*nowhere.yaml, which .*third.yaml extends"),
+        ("round", "extends: about.yaml", "leads back"),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(text)
+        (tmp_path / "about.yaml").write_text("extends: round.yaml")
+        with pytest.raises(BadInputError, match=message):
+            read_config(tmp_path / f"{name}.yaml")
+
+
 def test_single_fields_can_be_changed() -> None:
     config = read_config(PLANS / "tiny.yaml", {"speech.hours": 2, "rnnt.network.dropout": 0.3})
     assert config.speech.hours == 2 and config.rnnt.network["dropout"] == 0.3

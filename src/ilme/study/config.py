@@ -227,15 +227,12 @@ class StudyConfig:
 
 
 def read_config(path: Path, changes: dict[str, Any] | None = None) -> StudyConfig:
-    """The study of a YAML file, with single values changed: {"speech.hours": 2} sets one field."""
-    if not path.is_file():
-        raise BadInputError(f"there is no study {path}; the repository has configs/study/tiny.yaml and others")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise BadInputError(f"{path} is not YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise BadInputError(f"{path} is not a study: expected fields such as name, text and speech")
+    """The study of a YAML file, with single values changed: {"speech.hours": 2} sets one field.
+
+    A plan that `extends` another names the file, beside its own, and has only what differs: mappings are merged field
+    by field, and a field that is null is taken away.
+    """
+    data = _read_plan(path, ())
     for name, value in (changes or {}).items():
         _set(data, name, value)
     data.setdefault("name", path.stem)
@@ -243,6 +240,35 @@ def read_config(path: Path, changes: dict[str, Any] | None = None) -> StudyConfi
         return config_from_json(StudyConfig, data)
     except TypeError as error:
         raise BadInputError(f"{path} is not a whole study: {error}") from error
+
+
+def _read_plan(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """The fields of a plan and of those that it extends; `above` are the plans that lead to it."""
+    if not path.is_file():
+        wanted = f", which {above[-1]} extends" if above else ""
+        raise BadInputError(f"there is no study {path}{wanted}; the repository has configs/study/tiny.yaml and others")
+    if path.resolve() in [file.resolve() for file in above]:
+        raise BadInputError(f"{above[-1]} extends {path.name}, and that leads back to it: one of them must stand alone")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise BadInputError(f"{path} is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise BadInputError(f"{path} is not a study: expected fields such as name, text and speech")
+    other = data.pop("extends", None)
+    return data if other is None else _merged(_read_plan(path.parent / str(other), (*above, path)), data)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in over.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict) and isinstance(base.get(name), dict):
+            merged[name] = _merged(base[name], value)
+        else:
+            merged[name] = value
+    return merged
 
 
 def _set(data: dict[str, Any], name: str, value: Any) -> None:

@@ -141,7 +141,7 @@ def run_speech(
         else AedObjective(model, loss, "decoder" in loop.recompute)
     )
     start_from(model, warm_start)
-    source, held_out, transcripts = _speech(data, tokenizer, frontend, fabric, loop.graphs)
+    source, held_out, transcripts = _speech(data, tokenizer, frontend, fabric)
     perplexity = None
     if loop.ilm_every:
         perplexity = _perplexity(monitor, tokenizer, transcripts, fabric.device)
@@ -156,7 +156,7 @@ def run_speech(
 
 
 def _speech(
-    data: SpeechData, tokenizer: SentencePieceTokenizer, frontend: FrontendConfig, fabric: Any, recorded: bool
+    data: SpeechData, tokenizer: SentencePieceTokenizer, frontend: FrontendConfig, fabric: Any
 ) -> tuple[Any, Callable[[], Iterable[Any]] | None, list[str]]:
     """Training batches, held-out batches and held-out transcripts."""
     ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
@@ -167,7 +167,8 @@ def _speech(
         batch = data.batch
         source: Any = ResidentSource(
             audio, tokenizer, frontend, batch.seconds, data.noise, batch.masks, batch.longest,
-            data.easy_first, recorded, most=batch.utterances, seed=batch.seed, shuffle=batch.shuffle, **ranks,
+            data.easy_first, fabric.device.type == "cuda", most=batch.utterances, seed=batch.seed,
+            shuffle=batch.shuffle, **ranks,
         )  # fmt: skip
     else:
         source = Batches(cuts, tokenizer, frontend, data.batch, device=fabric.device, **ranks)
