@@ -52,6 +52,18 @@ def test_equals_a_search_of_each_utterance_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_what_an_encoder_hears_in_pieces_is_what_it_hears_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    recogniser, utterances = make_recogniser(kind), make_utterances()
+    plain = recogniser.model.encode
+    recogniser.model.encode = lambda x, n: calls.append(len(x)) or plain(x, n)
+    whole = SearchDecoder(recogniser, utterances).decode(WEIGHTS, BEAM)
+    monkeypatch.setattr("ilme.decoding.recogniser.HEARD", 2.2)
+    pieces = SearchDecoder(recogniser, utterances).decode(WEIGHTS, BEAM)
+    assert same(pieces, whole) and calls == [7, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
 @pytest.mark.parametrize("weights", [FusionWeights(), FusionWeights(lm=0.2), WEIGHTS])
 def test_every_component_is_filled_in_whatever_the_weights(kind: str, weights: FusionWeights) -> None:
     recogniser = make_recogniser(kind)

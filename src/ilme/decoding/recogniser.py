@@ -13,7 +13,7 @@ from torch import Tensor
 from ilme.data.audio import Samples
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
-from ilme.nest import State, select
+from ilme.nest import State, cat, select
 from ilme.protocols import AttentionDecoder, TokenScorer, Transducer
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
@@ -24,6 +24,8 @@ __all__ = ["Features", "Recogniser"]
 
 Features = Callable[[Sequence[Samples]], tuple[Tensor, Tensor]]
 Options = TransducerOptions | AttentionOptions
+
+HEARD = 3000.0  # seconds of audio, padding counted, that an encoder takes at once
 
 
 class Recogniser:
@@ -71,10 +73,14 @@ class Recogniser:
 
     @torch.no_grad()
     def encode(self, audio: Sequence[Samples]) -> State:
-        """What the search needs of B waveforms: a nest of tensors, utterance first."""
-        features, lengths = self.features(audio)
-        encoded: State = self.model.encode(features.to(self.model.device), lengths.to(self.model.device))
-        return encoded
+        """What the search needs of B waveforms: a nest of tensors, utterance first.
+
+        A search may take more utterances at a time than the encoder has memory for, so they are encoded in pieces.
+        """
+        features, lengths = (x.to(self.model.device) for x in self.features(audio))
+        rows = max(1, int(HEARD * self.rate / max(1, *(len(a) for a in audio))))
+        pieces = zip(torch.split(features, rows), torch.split(lengths, rows), strict=True)
+        return cat([self.model.encode(*piece) for piece in pieces])
 
     def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
         """One n-best list, with text, for each utterance of what `encode` gave."""
