@@ -89,8 +89,21 @@ def test_killed_and_restarted_gives_the_same_tables(tmp_path: Path) -> None:
     assert [s.name for s in results.systems][:5] == ["rnnt BS", "rnnt SF", "rnnt DR", "rnnt LODR", "rnnt ILME"]
     sizes = {s.method: s.parameters for s in results.systems if s.model == "aed"}
     assert sizes["BS"] < sizes["SF"] == sizes["ILME"] < sizes["DR"]
+    check_side_by_side(whole, tmp_path / "beside")
     check_parcels(study, tmp_path)
     check_bundle(whole, tmp_path)
+
+
+def check_side_by_side(whole: Path, beside: Path) -> None:
+    """Methods in processes of their own find what one after another finds."""
+    shutil.copytree(whole, beside)
+    for stage in ("tune-aed-cross", "test-aed-cross"):
+        shutil.rmtree(beside / stage)
+    study = build_study(read_config(PLAN), beside, "cpu", processes=2)
+    assert study.run(["test-aed-cross"]) == ["tune-aed-cross", "test-aed-cross"]
+    first, second = (Results.load(out / "test-aed-cross/results.json") for out in (whole, beside))
+    for a, b in zip(first.systems, second.systems, strict=True):
+        assert (a.name, a.weights, a.dev_wer, a.hypotheses) == (b.name, b.weights, b.dev_wer, b.hypotheses)
 
 
 def check_parcels(study: Study, tmp_path: Path) -> None:

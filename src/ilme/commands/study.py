@@ -16,6 +16,7 @@ def study(
     until: str = "",
     minutes: float = 0.0,
     device: str = "auto",
+    processes: int = 1,
     change: list[str] | None = None,
 ) -> None:
     """Run the paper's experiment, stage by stage; what is done already is passed over.
@@ -27,9 +28,10 @@ def study(
         until: The last stage to run.
         minutes: Stop in good order after about so long; the same command goes on.
         device: cpu, cuda, or auto.
+        processes: How many methods are tuned, or tested, at a time; a large GPU has room for all of them.
         change: Fields of the plan to change: NAME:VALUE, such as speech.hours:2.
     """
-    _build(plan, out, device, change).run(only or (), until, minutes)
+    _build(plan, out, device, change, processes).run(only or (), until, minutes)
 
 
 def status(plan: Path, out: Path | None = None, change: list[str] | None = None) -> None:
@@ -119,12 +121,12 @@ def bundle(
     print(f"{built.folder}: {len(built.systems)} systems, {size / 1e6:.1f} MB")
 
 
-def _build(plan: Path, out: Path | None, device: str, change: list[str] | None) -> Study:
+def _build(plan: Path, out: Path | None, device: str, change: list[str] | None, processes: int = 1) -> Study:
     from ilme.study.config import read_config
     from ilme.study.stages import build_study
 
     config = read_config(plan, _changes(change))
-    return build_study(config, out or Path("out/study") / config.name, device)
+    return build_study(config, out or Path("out/study") / config.name, device, processes)
 
 
 def _changes(change: list[str] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ each of them, the baseline included.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.internal import LEARNED, stand_in_file
 from ilme.study.runner import Stage, Study, used_fields
+from ilme.study.side_by_side import side_by_side
 from ilme.study.speaking import RATE
 from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
@@ -155,40 +157,50 @@ class _Heard:
 
 def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
     """METHOD.json for each method: weights found on dev, and everything that says how far to trust them."""
+    methods = config.decoding.methods
+    files = {method: _tuning_file(study, model, setting, method) for method in methods}
+    left = [method for method in methods if not files[method].is_file()]
+    side_by_side(study, config, _tune_methods, [(model, setting, (method,)) for method in left])
+    _tune_methods(study, config, model, setting, [method for method in left if not files[method].is_file()])
+    found = {method: TuningResult.load(file) for method, file in files.items()}
+    return {method: f"{result.dev.rate:.2f} ({_weights(result.weights)})" for method, result in found.items()}
+
+
+def _tuning_file(study: Study, model: str, setting: Setting, method: str) -> Path:
+    return study.folder(f"tune-{model}-{setting}") / f"{method}.json"
+
+
+def _tune_methods(study: Study, config: StudyConfig, model: str, setting: Setting, methods: Sequence[str]) -> None:
     plan, folder = config.decoding, study.folder(f"tune-{model}-{setting}")
+    if not methods:
+        return
     _, dev = _loaded(study, config, setting_domain(setting), "dev")
     length = plan.rnnt_length if model == "rnnt" else plan.aed_length
-    facts: dict[str, Any] = {}
     heard = _Heard()
-    for method in plan.methods:
-        file = folder / f"{method}.json"
-        if not file.is_file():
-            study.check_time(f"tuning {method} of {model}, {setting}-domain")
-            parts = system_parts(study, model, setting, method)
-            recogniser = load_recogniser(parts, *search_options(plan))
-            options = TuningOptions(
-                method=cast(Method, method),
-                space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
-                beam=plan.tuning_beam,
-                max_decodes=plan.decodes,
-                length_exponent=recogniser.length_exponent,
-                replicates=plan.replicates,
-                seed=config.seed,
-            )
-            decoder = heard.shared(_decoder(study, config, recogniser, dev, parts, folder / "decodes" / method))
-            found = tune(
-                decoder,
-                {u.id: u.text for u in dev},
-                options=options,
-                speakers={u.id: u.speaker for u in dev},
-                on_step=lambda step, method=method: _say_step(study, model, method, step),  # type: ignore[misc]
-            )
-            found.save(file)
-            for hint in found.hints:
-                study.say(f"  {model} {method}: {hint}")
-        result = TuningResult.load(file)
-        facts[method] = f"{result.dev.rate:.2f} ({_weights(result.weights)})"
-    return facts
+    for method in methods:
+        study.check_time(f"tuning {method} of {model}, {setting}-domain")
+        parts = system_parts(study, model, setting, method)
+        recogniser = load_recogniser(parts, *search_options(plan))
+        options = TuningOptions(
+            method=cast(Method, method),
+            space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
+            beam=plan.tuning_beam,
+            max_decodes=plan.decodes,
+            length_exponent=recogniser.length_exponent,
+            replicates=plan.replicates,
+            seed=config.seed,
+        )
+        decoder = heard.shared(_decoder(study, config, recogniser, dev, parts, folder / "decodes" / method))
+        found = tune(
+            decoder,
+            {u.id: u.text for u in dev},
+            options=options,
+            speakers={u.id: u.speaker for u in dev},
+            on_step=lambda step, method=method: _say_step(study, model, method, step),  # type: ignore[misc]
+        )
+        found.save(_tuning_file(study, model, setting, method))
+        for hint in found.hints:
+            study.say(f"  {model} {method}: {hint}")
 
 
 def _say_step(study: Study, model: str, method: str, step: TuningStep) -> None:
@@ -201,16 +213,27 @@ def _weights(weights: FusionWeights) -> str:
 
 def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
     """results.json: dev and test of every method at the tables' beam, with the weights that dev chose."""
-    plan, name = config.decoding, f"{model}-{setting}"
-    folder, domain = study.folder(f"test-{name}"), setting_domain(setting)
+    methods, folder = config.decoding.methods, study.folder(f"test-{model}-{setting}")
+    left = [method for method in methods if not _clock(folder, method).is_file()]
+    side_by_side(study, config, _test_methods, [(model, setting, (method,)) for method in left])
+    listed, systems = _test_methods(study, config, model, setting, methods)  # decodes that are stored take no time
+    results = Results(f"{config.name}, {setting}-domain", "none", references_of(_named(listed)), tuple(systems))
+    results.save(folder / "results.json")
+    return {m: f"{results.measurements[f'{model} {m}'].rate:.2f}" for m in methods}
+
+
+def _test_methods(
+    study: Study, config: StudyConfig, model: str, setting: Setting, methods: Sequence[str]
+) -> tuple[list[Utterance], list[System]]:
+    """The test set as it stands in its manifest, and what each method made of it."""
+    plan, folder, domain = config.decoding, study.folder(f"test-{model}-{setting}"), setting_domain(setting)
     _, dev = _loaded(study, config, domain, "dev")
     listed, test = _loaded(study, config, domain, "test")
     systems: list[System] = []
-    seconds: dict[str, float] = {}
     heard = {"dev": _Heard(), "test": _Heard()}
-    for method in plan.methods:
+    for method in methods:
         study.check_time(f"decoding {method} of {model}, {setting}-domain")
-        tuning = TuningResult.load(study.folder(f"tune-{name}") / f"{method}.json")
+        tuning = TuningResult.load(_tuning_file(study, model, setting, method))
         parts = system_parts(study, model, setting, method)
         recogniser = load_recogniser(parts, *search_options(plan))
         decoder = heard["dev"].shared(_decoder(study, config, recogniser, dev, parts, folder / "dev" / method))
@@ -219,12 +242,14 @@ def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> di
         task = Plan(model, method, plan.beam, "none", tuning, plan.details)
         decoder = heard["test"].shared(_decoder(study, config, recogniser, test, parts, folder / "test" / method))
         system = evaluate_system(task, recogniser, decoder, test)
-        seconds[method] = _first_time(folder / f"{method}-seconds.json", system.seconds)
-        systems.append(replace(system, dev_wer=round(dev_errors.rate, 4), seconds=seconds[method]))
+        seconds = _first_time(_clock(folder, method), system.seconds)
+        systems.append(replace(system, dev_wer=round(dev_errors.rate, 4), seconds=seconds))
         study.say(f"  {model} {method} {_weights(tuning.weights)}: dev {dev_errors.rate:.2f}")
-    results = Results(f"{config.name}, {setting}-domain", "none", references_of(_named(listed)), tuple(systems))
-    results.save(folder / "results.json")
-    return {m: f"{results.measurements[f'{model} {m}'].rate:.2f}" for m in plan.methods}
+    return listed, systems
+
+
+def _clock(folder: Path, method: str) -> Path:
+    return folder / f"{method}-seconds.json"
 
 
 def _first_time(file: Path, seconds: float) -> float:

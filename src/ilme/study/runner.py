@@ -75,10 +75,11 @@ class Study:
         stages: In an order in which each comes after those it needs.
         out: The study's folder.
         device: Where networks run.
+        processes: How many methods are tuned, or tested, at a time.
     """
 
-    def __init__(self, stages: Sequence[Stage], out: Path, device: str = "cpu") -> None:
-        self.out, self.device = out, device
+    def __init__(self, stages: Sequence[Stage], out: Path, device: str = "cpu", processes: int = 1) -> None:
+        self.out, self.device, self.processes = out, device, processes
         self.stages = {stage.name: stage for stage in stages}
         self.keys: dict[str, str] = {}
         self._deadline = 0.0
@@ -126,7 +127,7 @@ class Study:
             until: All stages up to this one.
             minutes: Stop in good order after about so long; 0 sets no limit.
         """
-        self._deadline = time.monotonic() + 60 * minutes if minutes else 0.0
+        self.limit(minutes)
         ran = []
         for name in self.select(only, until):
             if self.done(name):
@@ -141,8 +142,12 @@ class Study:
             ran.append(name)
         return ran
 
+    def limit(self, minutes: float) -> None:
+        """The work is to end in good order after so long; 0 sets no limit."""
+        self._deadline = time.monotonic() + 60 * minutes if minutes else 0.0
+
     def minutes_left(self) -> float:
-        """What is left of the time given to `run`; 0 where no limit was set."""
+        """What is left of the time given; 0 where no limit was set."""
         return max(0.01, (self._deadline - time.monotonic()) / 60) if self._deadline else 0.0
 
     def check_time(self, what: str) -> None:

@@ -33,14 +33,14 @@ def study_stages(config: StudyConfig) -> list[Stage]:
     ]
 
 
-def build_study(config: StudyConfig, out: Path, device: str = "auto") -> Study:
+def build_study(config: StudyConfig, out: Path, device: str = "auto", processes: int = 1) -> Study:
     """The study, ready to run; `auto` takes a CUDA device where there is one."""
     import torch
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     _check_starts(config, out)
-    return Study(study_stages(config), out, device)
+    return Study(study_stages(config), out, device, processes)
 
 
 def _check_starts(config: StudyConfig, out: Path) -> None:

@@ -1,0 +1,39 @@
+"""Methods of one stage side by side, each in a process of its own.
+
+A search asks the device for many small things, one after another, so a large GPU waits for the host most of the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ilme.study.config import StudyConfig
+from ilme.study.runner import Study
+
+__all__ = ["side_by_side"]
+
+Work = Callable[..., Any]
+
+
+def side_by_side(study: Study, config: StudyConfig, work: Work, arguments: Sequence[tuple[Any, ...]]) -> None:
+    """Calls work(study, config, *a) for each a of `arguments`, `study.processes` at a time, in new processes.
+
+    What they find is what they write. With fewer than two of them, or one process, nothing is called: the caller does
+    the work itself, and passes over what is written.
+    """
+    if study.processes < 2 or len(arguments) < 2:
+        return
+    jobs = [(work, config, study.out, study.device, study.minutes_left(), a) for a in arguments]
+    with multiprocessing.get_context("spawn").Pool(min(study.processes, len(jobs))) as pool:
+        pool.starmap(_alone, jobs, chunksize=1)
+
+
+def _alone(work: Work, config: StudyConfig, out: Path, device: str, minutes: float, arguments: tuple[Any, ...]) -> None:
+    from ilme.study.stages import build_study
+
+    study = build_study(config, out, device)
+    study.limit(minutes)
+    work(study, config, *arguments)
