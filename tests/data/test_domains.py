@@ -175,6 +175,28 @@ def test_documents_keep_prose():
     assert page == works.Work("a", ("This is some plain & simple prose.", "And a list item with words"))
 
 
+def test_a_dictionary_says_the_word_its_meaning_and_the_examples():
+    lines = (
+        "  1 This software and database | is being provided",
+        "00005930 05 n 01 dwarf 0 001 @ 00004475 n 0000 | a plant or animal that is atypically small  ",
+        "00001740 00 a 02 able(p) 0 Able 1 001 = 00002098 a 0101 | (usually followed by `to') having the means; "
+        '"able to swim"; "she was able to act"  ',
+        "00002000 05 n 01 Homo_sapiens 0 000 | the only surviving hominid",
+        '00003000 05 n 02 living_thing 0 being 0 000 | "a strange being"',
+    )
+    files = [("usr/share/wordnet/data.noun", "\n".join(lines).encode()), ("usr/share/wordnet/index.noun", b"x | y")]
+    assert list(works.dictionary(iter(files))) == [
+        works.Work(
+            "topic 00",
+            ("able (usually followed by `to') having the means", "able to swim", "she was able to act"),
+        ),
+        works.Work(
+            "topic 05",
+            ("dwarf a plant or animal that is atypically small", "the only surviving hominid", "a strange being"),
+        ),
+    ]
+
+
 def test_chapters_are_in_order():
     files = [("p/chapter_10.txt", b"Ten."), ("p/chapter_2.txt", b"Two."), ("p/epilogue.txt", b"x")]
     assert next(works.mobydick(iter(files))).paragraphs == ("Two.", "Ten.")
@@ -238,11 +260,14 @@ def test_held_out_patterns_are_disjoint():
     ]
 
 
+REAL_PACKAGES = [("speeches", 1_000_000), ("novels", 500_000), ("plays", 500_000), ("dictionary", 1_500_000)]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("ILME_NETWORK") != "1", reason="fetches packages; set ILME_NETWORK=1 to allow it")
-@pytest.mark.parametrize(("name", "words"), [("speeches", 1_000_000), ("novels", 500_000), ("plays", 500_000)])
+@pytest.mark.parametrize(("name", "words"), REAL_PACKAGES)
 def test_real_packages(tmp_path, name, words):
-    if name == "novels" and not (shutil.which("apt-get") and shutil.which("npm")):
+    if name in ("novels", "dictionary") and not (shutil.which("apt-get") and shutil.which("npm")):
         pytest.skip("needs apt-get and npm")
     summary = build_domain(name, tmp_path)
     assert summary["parts"]["train"]["words"] > words

@@ -64,6 +64,7 @@ _INTENTS = Package(
     "256eb1e4fc6e6f4943d0ba4e089c9639d74d0e9d62ccddeb7148bc168de55e40",
 )
 _MANUAL = Package("debian", "sqlite3-doc")
+_WORDNET = Package("debian", "wordnet-base")
 
 DOMAINS: dict[str, Domain] = {
     domain.name: domain
@@ -110,6 +111,13 @@ DOMAINS: dict[str, Domain] = {
             ((_MANUAL, works.documents),),
             dev=r"^c",
             test=r"^w",
+        ),
+        Domain(
+            "dictionary",
+            "WordNet 3.0 read aloud: words, their meanings, examples (WordNet licence); food and motion held out",
+            ((_WORDNET, works.dictionary),),
+            dev=r"^topic 13$",
+            test=r"^topic 38$",
         ),
     )
 }

@@ -15,7 +15,18 @@ from ilme.data.sentences import paragraphs
 from ilme.data.templates import Grammar
 from ilme.errors import BadInputError
 
-__all__ = ["Extractor", "Work", "commands", "documents", "mobydick", "novels", "plays", "scripture", "speeches"]
+__all__ = [
+    "Extractor",
+    "Work",
+    "commands",
+    "dictionary",
+    "documents",
+    "mobydick",
+    "novels",
+    "plays",
+    "scripture",
+    "speeches",
+]
 
 Files = Iterator[tuple[str, bytes]]
 
@@ -193,3 +204,32 @@ def documents(files: Files) -> Iterator[Work]:
             parser.close()
             if parser.found:
                 yield Work(name.rpartition("/")[2].removesuffix(".html"), tuple(parser.found))
+
+
+_QUOTED = re.compile(r'"([^"]*)"?')
+_MARKER = re.compile(r"\(\w+\)$")  # where an adjective may stand
+
+
+def dictionary(files: Files) -> Iterator[Work]:
+    """WordNet: what a word means, after the word, and sentences with it. One work for each of its files' topics."""
+    topics: dict[str, list[str]] = {}
+    for name, data in files:
+        if not re.search(r"/data\.(noun|verb|adj|adv)$", name):
+            continue
+        for line in data.decode("utf-8").splitlines():
+            fields, bar, gloss = line.partition(" | ")
+            if bar and not line.startswith(" "):  # the licence is indented
+                topics.setdefault(fields.split()[1], []).extend(_entry(fields, gloss))
+    for topic, found in sorted(topics.items()):
+        yield Work(f"topic {topic}", tuple(found))
+
+
+def _entry(fields: str, gloss: str) -> Iterator[str]:
+    """A line's words (their number, in hexadecimal, is its fourth field) with their meaning, and its examples."""
+    _, _, _, count, *rest = fields.split()
+    words = [_MARKER.sub("", word).replace("_", " ") for word in rest[: 2 * int(count, 16) : 2]]
+    said = [word for word in words if word.islower()]  # names and Latin are left to those who know them
+    meaning = " ".join(_QUOTED.sub(" ", gloss).replace(";", " ").split())
+    if meaning:
+        yield f"{' or '.join(said)} {meaning}".strip()
+    yield from (example.strip() for example in _QUOTED.findall(gloss) if example.strip())

@@ -40,10 +40,12 @@ class DomainText:
         name: Its name in tables; also the name for `ilme data domains`.
         folder: Folder with train.txt, dev.txt and test.txt (or the same with .xz or .gz), one sentence to a line,
             whole works apart. `{name}` stands for the name. A relative folder is looked for where the study starts.
+        also: Names of further domains, in folders of the same pattern, whose training text is added; dev and test stay.
     """
 
     name: str
     folder: str = ""
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class SpeechPlan:
     Attributes:
         hours: Source speech for training, about; sentences are spoken in turn until it is reached.
         passes: Most times that one sentence is spoken, each time by another voice.
+        rare: First come sentences with a word that fewer than so many of those before have: where not all text can be
+            spoken, as many words as possible are.
         held_out: Utterances of the training domain kept back to watch the loss.
         dev: Utterances of each domain's dev set.
         test: Utterances of each domain's test set.
@@ -87,6 +91,7 @@ class SpeechPlan:
 
     hours: float = 80.0
     passes: int = 3
+    rare: int = 0
     held_out: int = 400
     dev: int = 400
     test: int = 1000

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import IO, Any
@@ -33,14 +34,22 @@ def text_stage(config: StudyConfig) -> Stage:
         for domain, where in (("source", plan.source), ("target", plan.target))
         for part in PARTS
     }
+    for domain, where in (("source", plan.source), ("target", plan.target)):
+        for other in _added(where):
+            digests[f"{domain}-train, {other.name}"] = file_digest(domain_file(other, "train"))
     inputs = {
         "files": digests,
         "plan": {k: v for k, v in asdict(plan).items() if k not in ("source", "target")},
         "sets": [config.speech.dev, config.speech.test],
-        "spoken": [config.speech.hours, config.speech.passes],
+        "spoken": [config.speech.hours, config.speech.passes, *([config.speech.rare] if config.speech.rare else [])],
         "seed": config.seed,
     }
     return Stage("text", lambda study: _choose(study, config), inputs=inputs)
+
+
+def _added(where: DomainText) -> list[DomainText]:
+    """The domains whose training text is added."""
+    return [replace(where, name=name, also=()) for name in where.also]
 
 
 def domain_file(where: DomainText, part: str) -> Path:
@@ -89,7 +98,7 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
     exclusion, exact = Exclusion.from_texts(evaluation), set(evaluation)
     facts: dict[str, Any] = {}
     for domain, where in (("source", plan.source), ("target", plan.target)):
-        found = _sentences(where, "train")
+        found = [s for own in (where, *_added(where)) for s in _sentences(own, "train")]
         shared = exclusion.overlaps(found, are_spoken=True)
         kept = [s for s, overlap in zip(found, shared, strict=True) if overlap is None and s not in exact]
         kept = list(dict.fromkeys(kept))
@@ -123,12 +132,28 @@ def _training_sentences(sentences: Sequence[str], config: StudyConfig) -> list[s
     words = 0
     for turn in range(config.speech.passes):
         order = Random(f"{config.seed}/pass/{turn}").sample(fitting, len(fitting))
+        if config.speech.rare:
+            order = _rare_first(order, config.speech.rare)
         for sentence in order:
             if words >= wanted:
                 return chosen
             chosen.append(sentence)
             words += len(sentence.split())
     return chosen
+
+
+def _rare_first(sentences: Sequence[str], enough: int) -> list[str]:
+    """Those with a word that fewer than `enough` of the chosen before them have, then the others."""
+    counts: Counter[str] = Counter()
+    first, rest = [], []
+    for sentence in sentences:
+        words = set(sentence.split())
+        if any(counts[word] < enough for word in words):
+            first.append(sentence)
+            counts.update(words)
+        else:
+            rest.append(sentence)
+    return first + rest
 
 
 def _sentences(where: DomainText, part: str) -> list[str]:
