@@ -55,6 +55,13 @@ def test_the_longer_plan_differs_in_the_aeds_training_alone() -> None:
     assert longer.aed.network == first.aed.network and longer.aed.preset == first.aed.preset
 
 
+@pytest.mark.parametrize("name", ["spoken", "read-aloud"])
+def test_plans_of_speech_alone_speak_naturally(name: str) -> None:
+    config = read_config(PLANS / f"{name}.yaml")
+    assert config.name == name and config.speech.natural == 1.0
+    assert config.text.source.also == (("dictionary",) if name == "read-aloud" else ())
+
+
 @pytest.mark.parametrize("name", ["real-base", "real-scratch"])
 def test_plans_on_recordings_share_their_texts(name: str) -> None:
     first, other = read_config(PLANS / "real.yaml"), read_config(PLANS / f"{name}.yaml")
