@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+import soundfile
 
 from ilme.data.natural import GRID_HZ, PACE, PITCH, RATE_HZ, NaturalVoice, draw_natural_voice, speak_naturally
+from ilme.data.synth import SynthOptions, synthesise
+from ilme.errors import BadInputError
 from ilme.study.speaking import RATE, resample_whole
 
 pytest.importorskip("hibari", reason="the neural voice needs hibari-tts: pip install 'ilme[natural]'")
@@ -38,6 +44,22 @@ def test_pace_changes_the_length_alone_and_the_rate_the_pitch_alone() -> None:
     assert seconds(deep) == pytest.approx(seconds(own), rel=0.15)
     assert fundamental(slow) == pytest.approx(fundamental(own), rel=0.1)
     assert fundamental(deep) == pytest.approx(0.8 * fundamental(own), rel=0.1)
+
+
+def test_a_text_is_spoken_without_espeak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ilme.data.synth.variants", lambda: pytest.fail("espeak-ng was asked for its voices"))
+    monkeypatch.setattr("ilme.data.synth.speak", lambda *_: pytest.fail("espeak-ng was asked to speak"))
+    text = tmp_path / "text.txt"
+    text.write_text(f"{SENTENCE}\nhe paid 20 dollars for it\n")
+    report = synthesise([str(text)], tmp_path / "speech", SynthOptions(natural=1.0, workers=1))
+    rows = [json.loads(line) for line in (tmp_path / "speech/manifest.jsonl").read_text().splitlines()]
+    assert report.spoken == 2 and [row["text"] for row in rows] == [SENTENCE, "he paid twenty dollars for it"]
+    for row in rows:
+        audio = soundfile.info(tmp_path / "speech" / row["audio_filepath"])
+        assert audio.samplerate == RATE and audio.duration == pytest.approx(row["duration"], abs=1e-3)
+        assert row["speaker"].startswith("natural@") and PACE[0] <= row["pace"] <= PACE[1]
+    with pytest.raises(BadInputError, match="a share of the utterances"):
+        SynthOptions(natural=1.5)
 
 
 def test_voices_are_drawn_within_their_ranges_at_rates_that_resample_well() -> None:

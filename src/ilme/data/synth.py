@@ -27,7 +27,7 @@ from ilme.data.processes import cores, ordered_map
 from ilme.data.tokenize import text_lines
 from ilme.errors import BadInputError
 
-__all__ = ["SynthOptions", "SynthReport", "draw_voice", "synthesise"]
+__all__ = ["SynthOptions", "SynthReport", "draw_voice", "synthesise", "voice_names"]
 
 PART = 100  # utterances made by one process in one go
 _NEEDS_WORDS = re.compile(r"[\d&%@+=°$£€]")
@@ -113,6 +113,11 @@ class _Part:
     sentences: tuple[str, ...]
 
 
+def voice_names(options: SynthOptions) -> tuple[str, ...]:
+    """espeak-ng's variants to draw from; none where it is not asked to speak, and need not be installed."""
+    return () if options.natural == 1 else tuple(options.variants or variants())
+
+
 def draw_voice(options: SynthOptions, utterance: int, names: tuple[str, ...]) -> Voice | NaturalVoice:
     """The voice of an utterance: a function of the seed and its number."""
     draw = np.random.default_rng([options.seed, utterance])
@@ -142,7 +147,7 @@ def synthesise(
     options = options or SynthOptions()
     folder = Path(out)
     _claim(folder, options, _text_hash(text, options))
-    names = tuple(options.variants or variants())
+    names = voice_names(options)
     report = SynthReport()
     waiting = [part for part in _parts(text, options) if _count(report, folder, part)]
     report.parts_made = len(waiting)

@@ -89,11 +89,10 @@ def resample_whole(samples: NDArray[np.float32], source_rate: int, rate: int) ->
 
 def speak_shard(job: Job) -> None:
     """Speaks the utterances of a shard, each in the voice that its part, its number and the seed draw."""
-    from ilme.data.espeak import variants
-    from ilme.data.synth import SynthOptions, draw_voice
+    from ilme.data.synth import SynthOptions, draw_voice, voice_names
 
     options = SynthOptions(seed=zlib.crc32(f"{job.seed}/{job.name}".encode()), natural=job.natural)
-    names = tuple(variants()[: job.voices])
+    names = voice_names(options)[: job.voices]
     numbers = range(job.first, job.first + len(job.texts))
     voices = [draw_voice(options, number, names) for number in numbers]
     waves = []

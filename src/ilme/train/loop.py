@@ -72,8 +72,8 @@ class Trainer:
         held_out: Makes the held-out batches of this rank anew; None: no evaluation.
         loop: How long, how often.
         optimiser: Learning rate and the like.
-        export: Writes the finished model; called with the averaged weights in place, at each new best (`loop.choose`:
-            at each evaluation).
+        export: Writes the finished model; called with the averaged weights in place, at each new best, or at each
+            evaluation where `loop.choose` is `last`.
         perplexity: Internal-LM perplexities by name, measured every `loop.ilm_every` steps.
         fabric: From `make_fabric`.
     """
