@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ilme.errors import BadInputError
 
-__all__ = ["changed_config", "config_from_json", "config_to_json"]
+__all__ = ["changed_config", "config_from_json", "config_to_json", "overlaid"]
 
 Config = TypeVar("Config")
 
@@ -36,14 +36,15 @@ def config_from_json(kind: type[Config], data: dict[str, Any]) -> Config:
 
 def changed_config(config: Config, changes: dict[str, Any]) -> Config:
     """The config with some fields changed, nested ones field by field: {"encoder": {"hidden": 320}}."""
-    return config_from_json(type(config), _overlaid(config_to_json(config), changes))
+    return config_from_json(type(config), overlaid(config_to_json(config), changes))
 
 
-def _overlaid(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def overlaid(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The base with the changes laid over it: mappings are merged field by field, all else is replaced."""
     merged = dict(base)
     for name, value in changes.items():
         inner = merged.get(name)
-        merged[name] = _overlaid(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        merged[name] = overlaid(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ilme.configs import config_from_json, config_to_json
+from ilme.configs import config_from_json, config_to_json, overlaid
 from ilme.errors import BadInputError
 from ilme.study.corpora import RecordingsPlan
 
@@ -261,19 +261,13 @@ def _read_plan(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BadInputError(f"{path} is not a study: expected fields such as name, text and speech")
     other = data.pop("extends", None)
-    return data if other is None else _merged(_read_plan(path.parent / str(other), (*above, path)), data)
+    if other is None:
+        return data
+    return _without_nulls(overlaid(_read_plan(path.parent / str(other), (*above, path)), data))
 
 
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in over.items():
-        if value is None:
-            merged.pop(name, None)
-        elif isinstance(value, dict) and isinstance(base.get(name), dict):
-            merged[name] = _merged(base[name], value)
-        else:
-            merged[name] = value
-    return merged
+def _without_nulls(data: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_nulls(v) if isinstance(v, dict) else v for k, v in data.items() if v is not None}
 
 
 def _set(data: dict[str, Any], name: str, value: Any) -> None:

@@ -6,6 +6,7 @@ A search asks the device for many small things, one after another, so a large GP
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,19 @@ def side_by_side(study: Study, config: StudyConfig, work: Work, arguments: Seque
     """
     if study.processes < 2 or len(arguments) < 2:
         return
-    jobs = [(work, config, study.out, study.device, study.minutes_left(), a) for a in arguments]
+    minutes = study.minutes_left()
+    deadline = time.time() + 60 * minutes if minutes else 0.0  # the same for one that has to wait for its turn
+    jobs = [(work, config, study.out, study.device, deadline, a) for a in arguments]
     with multiprocessing.get_context("spawn").Pool(min(study.processes, len(jobs))) as pool:
         pool.starmap(_alone, jobs, chunksize=1)
 
 
-def _alone(work: Work, config: StudyConfig, out: Path, device: str, minutes: float, arguments: tuple[Any, ...]) -> None:
+def _alone(
+    work: Work, config: StudyConfig, out: Path, device: str, deadline: float, arguments: tuple[Any, ...]
+) -> None:
     from ilme.study.stages import build_study
 
     study = build_study(config, out, device)
-    study.limit(minutes)
+    if deadline:
+        study.limit(max(0.01, (deadline - time.time()) / 60))
     work(study, config, *arguments)
