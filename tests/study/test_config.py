@@ -70,6 +70,13 @@ def test_plans_on_recordings_share_their_texts(name: str) -> None:
     assert options_of(OptimiserOptions, other.rnnt.optimiser, "optimiser").thaw == (250 if name == "real-base" else 0)
 
 
+def test_the_plan_with_a_dictionary_trains_the_same_networks_on_more_words() -> None:
+    first, words = (read_config(PLANS / f"{name}.yaml") for name in ("real-base", "real-words"))
+    assert words.recordings == replace(first.recordings, synthetic="read-aloud")
+    assert (words.rnnt.network, words.aed.network) == (first.rnnt.network, first.aed.network)
+    assert (words.text, words.source_lm, words.decoding) == (first.text, first.source_lm, first.decoding)
+
+
 def test_a_plan_has_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
     (tmp_path / "second.yaml").write_text(
         "extends: tiny.yaml\nspeech: {hours: 0.1}\nrnnt: {loop: {steps: 7, ilm_every: null}}\n"
