@@ -3,8 +3,8 @@
 python benchmarks/heard_words.py out/study/real-words/test-rnnt-cross/results.json \
     out/study/real-words/text/source-train.txt --into benchmarks/results/study-real-words.json
 
-Of each system it prints the per cent of words that are wrong or missing; with --into, an existing results file gets them
-as "words by how often training heard them".
+Prints what share of the words each system has wrong or missing; with --into, an existing results file gets the rows as
+"words by how often training heard them".
 """
 
 from __future__ import annotations
