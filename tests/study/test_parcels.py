@@ -1,4 +1,4 @@
-"""Parcels: which files are written, and names that are none."""
+"""Parcels: which files are written and read, and what is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ilme.errors import BadInputError
-from ilme.study.parcels import pack
+from ilme.study.parcels import pack, unpack
 from ilme.study.runner import Stage, Study
 
 
@@ -44,3 +44,23 @@ def test_names_that_are_no_parcels_are_an_error(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     assert [file.name for file in pack(study, tmp_path / "to", ["results", "rnnt"])] == ["rnnt.tar"]
     assert "results is not packed: tune-rnnt not done" in capsys.readouterr().err
+
+
+def test_a_folder_or_one_parcel_is_unpacked(tmp_path: Path) -> None:
+    files = pack(make_study(tmp_path / "study"), tmp_path / "to")
+    assert unpack(tmp_path / "to", tmp_path / "all") == ["ilm-rnnt", "lm-target", "rnnt"]
+    assert unpack(files[0], tmp_path / "some") == ["lm-target"]
+    assert Study([Stage("lm-target", lambda study: {})], tmp_path / "some").done("lm-target")
+
+
+def test_what_is_no_whole_parcel_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="nowhere is neither a parcel nor a folder with parcels"):
+        unpack(tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInputError, match="empty is neither"):
+        unpack(tmp_path / "empty", tmp_path / "out")
+    whole = pack(make_study(tmp_path / "study"), tmp_path / "to")[1]
+    for size in (0, 700):
+        (tmp_path / "part.tar").write_bytes(whole.read_bytes()[:size])
+        with pytest.raises(BadInputError, match=r"part\.tar is not a whole parcel: .*once more"):
+            unpack(tmp_path / "part.tar", tmp_path / "out")

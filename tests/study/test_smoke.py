@@ -112,7 +112,7 @@ def check_parcels(study: Study, tmp_path: Path) -> None:
     assert {f.name for f in files} == {
         "speech.tar", "lm-source.tar", "lm-target.tar", "lm-mixed.tar", "rnnt.tar", "aed.tar", "results.tar"
     }  # fmt: skip
-    unpack(files, tmp_path / "elsewhere")
+    unpack(tmp_path / "parcels", tmp_path / "elsewhere")
     there = build_study(read_config(PLAN), tmp_path / "elsewhere", "cpu")
     left = {name for name in there.stages if not there.done(name)}
     assert left == {"text", "sets"}  # the same again from the seed

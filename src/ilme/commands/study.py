@@ -85,11 +85,11 @@ def pack(
         print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
 
 
-def unpack(parcels: list[Path], out: Path) -> None:
+def unpack(parcels: Path, out: Path) -> None:
     """Put stages that `ilme study pack` wrote into a study's folder.
 
     Args:
-        parcels: The files.
+        parcels: The folder with its files, or one of them.
         out: The study's folder.
     """
     from ilme.study.parcels import unpack as read

@@ -99,14 +99,22 @@ def _half(file: Path) -> bytes:
     return save(halved, metadata=header)
 
 
-def unpack(parcels: Sequence[Path], out: Path) -> list[str]:
-    """Puts the stages of parcels into a study's folder; the names of the stages found."""
+def unpack(parcels: Path, out: Path) -> list[str]:
+    """Puts the stages of a folder's parcels, or of one parcel, into a study's folder; the names of the stages found."""
     names: set[str] = set()
-    for path in parcels:
-        if not path.is_file():
-            raise BadInputError(f"there is no parcel {path}; `ilme study pack` writes them")
-        with tarfile.open(path) as archive:
-            archive.extractall(out, filter="data")
-            names.update(Path(member.name).parts[0] for member in archive.getmembers())
+    for path in _found(parcels):
+        try:
+            with tarfile.open(path, "r:") as archive:
+                archive.extractall(out, filter="data")
+                names.update(Path(member.name).parts[0] for member in archive.getmembers())
+        except tarfile.TarError as error:
+            raise BadInputError(f"{path} is not a whole parcel: {error}; bring it here once more") from error
     marks = [out / name / MARK for name in sorted(names)]
     return [json.loads(mark.read_text())["stage"] for mark in marks if mark.is_file()]
+
+
+def _found(parcels: Path) -> list[Path]:
+    files = sorted(parcels.glob("*.tar")) if parcels.is_dir() else [parcels] if parcels.is_file() else []
+    if not files:
+        raise BadInputError(f"{parcels} is neither a parcel nor a folder with parcels; `ilme study pack` writes them")
+    return files

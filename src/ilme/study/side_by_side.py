@@ -1,6 +1,7 @@
 """Methods of one stage side by side, each in a process of its own.
 
 A search asks the device for many small things, one after another, so a large GPU waits for the host most of the time.
+The processes share the cores: what each does on the host, such as features, it does on its part of the threads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ilme.study.config import StudyConfig
 from ilme.study.runner import Study
@@ -30,7 +33,9 @@ def side_by_side(study: Study, config: StudyConfig, work: Work, arguments: Seque
     minutes = study.minutes_left()
     deadline = time.time() + 60 * minutes if minutes else 0.0  # the same for one that has to wait for its turn
     jobs = [(work, config, study.out, study.device, deadline, a) for a in arguments]
-    with multiprocessing.get_context("spawn").Pool(min(study.processes, len(jobs))) as pool:
+    count = min(study.processes, len(jobs))
+    threads = max(1, torch.get_num_threads() // count)
+    with multiprocessing.get_context("spawn").Pool(count, torch.set_num_threads, (threads,)) as pool:
         pool.starmap(_alone, jobs, chunksize=1)
 
 
