@@ -77,6 +77,16 @@ def test_the_plan_with_a_dictionary_trains_the_same_networks_on_more_words() -> 
     assert (words.text, words.source_lm, words.decoding) == (first.text, first.source_lm, first.decoding)
 
 
+def test_the_papers_sizes_with_more_speech_are_the_same_networks_on_the_same_sets() -> None:
+    first, more = (read_config(PLANS / f"{name}.yaml") for name in ("paper", "paper-more"))
+    for kind in ("rnnt", "aed"):
+        before, after = network_config(kind, getattr(first, kind)), network_config(kind, getattr(more, kind))
+        assert replace(before, dropout=0.2) == after
+    assert more.text == replace(first.text, train_longest=50) and more.speech == replace(first.speech, hours=160)
+    assert (more.lm, more.source_lm, more.vocabulary) == (first.lm, first.source_lm, first.vocabulary)
+    assert more.decoding == replace(first.decoding, aed_look_back=32)
+
+
 def test_a_plan_has_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
     (tmp_path / "second.yaml").write_text(
         "extends: tiny.yaml\nspeech: {hours: 0.1}\nrnnt: {loop: {steps: 7, ilm_every: null}}\n"

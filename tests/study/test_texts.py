@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,21 @@ def test_another_domains_training_text_is_added(tmp_path: Path, monkeypatch: pyt
         assert read_lines(first / f"{name}.txt") == read_lines(second / f"{name}.txt")
     same = build_study(read_config(PLAN, folder), tmp_path / "same", "cpu")
     assert same.keys["text"] == plain.keys["text"]  # where the text lies does not matter
+
+
+def test_longer_sentences_may_be_spoken_in_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    changes: dict[str, Any] = {"text.longest": 10, "speech.hours": 1.0, "speech.dev": 2, "speech.test": 2}
+    spoken = {}
+    for longest in (0, 14):
+        config = read_config(PLAN, changes | {"text.train_longest": longest})
+        build_study(config, tmp_path / str(longest), "cpu").run(only=["text"])
+        texts = {path.stem: read_lines(path) for path in sorted((tmp_path / str(longest) / "text").glob("*.txt"))}
+        spoken[longest] = texts.pop("spoken"), texts.pop("transcripts"), texts
+    assert max(len(sentence.split()) for sentence in spoken[0][0]) == 10
+    assert max(len(sentence.split()) for sentence in spoken[14][0]) == 14
+    assert set(spoken[0][1]) < set(spoken[14][1])
+    assert spoken[0][2] == spoken[14][2]  # dev, test, held-out and LM text stay
 
 
 def test_sentences_with_rare_words_come_first() -> None:

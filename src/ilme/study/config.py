@@ -57,6 +57,7 @@ class TextPlan:
         target: The domain of which there is text alone.
         shortest: Fewest words of a sentence that is spoken.
         longest: Most words of a sentence that is spoken.
+        train_longest: The same for training speech, where it is more; 0: `longest`. Dev and test stay as they are.
         lm_sentences: Most sentences of each domain's training text that an LM sees; 0 takes all.
         held_out: Sentences of the training text kept back, to stop LMs early and to measure internal LMs on.
     """
@@ -65,6 +66,7 @@ class TextPlan:
     target: DomainText
     shortest: int = 4
     longest: int = 28
+    train_longest: int = 0
     lm_sentences: int = 0
     held_out: int = 1000
 

@@ -7,7 +7,7 @@ import gzip
 import lzma
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import IO, Any
@@ -16,10 +16,11 @@ from ilme.data.exclude import Exclusion
 from ilme.data.normalise import spoken
 from ilme.errors import BadInputError
 from ilme.study.config import PARTS, DomainText, StudyConfig
-from ilme.study.runner import Stage, Study, file_digest
+from ilme.study.runner import Stage, Study, file_digest, used_fields
 
 __all__ = ["count_words", "domain_file", "read_lines", "speakable", "text_stage", "write_lines"]
 
+LATER = ("train_longest",)  # fields that older studies had not
 WORDS_A_MINUTE = 165  # of the voices on average; decides how many sentences make an hour
 _OPENERS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
@@ -39,7 +40,7 @@ def text_stage(config: StudyConfig) -> Stage:
             digests[f"{domain}-train, {other.name}"] = file_digest(domain_file(other, "train"))
     inputs = {
         "files": digests,
-        "plan": {k: v for k, v in asdict(plan).items() if k not in ("source", "target")},
+        "plan": {k: v for k, v in used_fields(plan, LATER).items() if k not in ("source", "target")},
         "sets": [config.speech.dev, config.speech.test],
         "spoken": [config.speech.hours, config.speech.passes, *([config.speech.rare] if config.speech.rare else [])],
         "seed": config.seed,
@@ -123,10 +124,11 @@ def _choose(study: Study, config: StudyConfig) -> dict[str, Any]:
 def _training_sentences(sentences: Sequence[str], config: StudyConfig) -> list[str]:
     """Sentences in a drawn order, again from the start for each pass, until they fill the hours."""
     wanted = config.speech.hours * 60 * WORDS_A_MINUTE
-    fitting = speakable(sentences, config)
+    longest = config.text.train_longest or config.text.longest
+    fitting = speakable(sentences, config, longest)
     if not fitting:
         raise BadInputError(
-            f"no training sentence has {config.text.shortest} to {config.text.longest} words; change text.longest"
+            f"no training sentence has {config.text.shortest} to {longest} words; change text.longest or train_longest"
         )
     chosen: list[str] = []
     words = 0
@@ -160,10 +162,10 @@ def _sentences(where: DomainText, part: str) -> list[str]:
     return [s for s in (spoken(line) for line in read_lines(domain_file(where, part))) if s]
 
 
-def speakable(sentences: Sequence[str], config: StudyConfig) -> list[str]:
-    """Different sentences of a length that is spoken, in their order."""
+def speakable(sentences: Sequence[str], config: StudyConfig, longest: int = 0) -> list[str]:
+    """Different sentences of a length that is spoken, in their order; `longest` in place of the plan's, if given."""
     plan = config.text
-    return [s for s in dict.fromkeys(sentences) if plan.shortest <= len(s.split()) <= plan.longest]
+    return [s for s in dict.fromkeys(sentences) if plan.shortest <= len(s.split()) <= (longest or plan.longest)]
 
 
 def _sample(sentences: Sequence[str], count: int, seed: str) -> list[str]:
