@@ -37,6 +37,13 @@ def test_rate_rises_then_falls(decay: str, halfway: float, end: float) -> None:
     assert all(a >= b for a, b in pairwise(rates[9:]))
 
 
+def test_rate_rises_once_more_where_a_part_starts_later() -> None:
+    options = OptimiserOptions(rate=1.0, warmup=10, decay="linear", final=0.0)
+    plain, again = ([learning_rate(step, 110, options, again=a) for step in range(1, 111)] for a in (0, 50))
+    assert again[:50] == plain[:50] and again[59:] == plain[59:]
+    assert again[50:59] == pytest.approx([r * i / 10 for i, r in enumerate(plain[50:59], 1)])
+
+
 def test_groups_follow_patterns_and_leave_biases_undecayed() -> None:
     model = make_objective("rnnt").model
     freeze(model, ["predictor.*"])

@@ -229,7 +229,7 @@ class Trainer:
     # -- one step -----------------------------------------------------------------------------------------------
 
     def _rate(self, step: int) -> float:
-        return learning_rate(step, self.foreseen, self.rates)
+        return learning_rate(step, self.foreseen, self.rates, again=self.objective.listen)
 
     def _step(self, batches: Iterator[Any]) -> StepResult:
         step = self.progress.step

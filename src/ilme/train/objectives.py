@@ -36,6 +36,7 @@ class Objective(nn.Module):
 
     model: Any
     recorded: RecordedBody | None = None
+    listen: int = 0  # steps after which a part of the network starts that has not learnt before
 
     def body(self) -> Body | None:
         """The part of the forward pass that can be recorded as CUDA graphs; None: there is none."""

@@ -17,14 +17,18 @@ from ilme.train.options import OptimiserOptions, WarmStart
 __all__ = ["MovingAverage", "freeze", "learning_rate", "make_optimiser", "set_rate", "start_from"]
 
 
-def learning_rate(step: int, steps: int, options: OptimiserOptions) -> float:
+def learning_rate(step: int, steps: int, options: OptimiserOptions, again: int = 0) -> float:
     """The rate of update `step` (the first is 1) of `steps`.
 
     rise:         peak · step / warmup
+    once more:    · (step − again) / warmup, for as many steps after step `again`: AdamW takes full steps at once with
+                  parameters of which it knows no gradient yet
     linear:       peak · (1 − (1 − final) x),            x = (step − warmup) / (steps − warmup)
     cosine:       peak · (final + (1 − final) (1 + cos πx) / 2)
     inverse_sqrt: peak · √(warmup / step)
     """
+    if 0 < again < step < again + options.warmup:
+        return learning_rate(step, steps, options) * (step - again) / options.warmup
     if step <= options.warmup:
         return options.rate * step / options.warmup
     if options.decay == "constant":
