@@ -21,24 +21,25 @@ class History:
         batch: B.
         beam: K.
         device: Where they are kept.
+        buffered: Whether room is reserved for them, so that nothing waits for the device: on CUDA.
     """
 
-    def __init__(self, batch: int, beam: int, device: torch.device) -> None:
-        self.beam = beam
-        self.entries: list[tuple[Tensor, Tensor, int]] = []  # CPU: (parents, labels, frame)
-        self.buffers = torch.zeros(0, 3, batch, beam, dtype=torch.long, device=device)  # CUDA: parents, labels, frame
+    def __init__(self, batch: int, beam: int, device: torch.device, buffered: bool) -> None:
+        self.beam, self.buffered = beam, buffered
+        self.entries: list[tuple[Tensor, Tensor, int]] = []  # (parents, labels, frame)
+        self.buffers = torch.zeros(0, 3, batch, beam, dtype=torch.long, device=device)  # parents, labels, frame
         self.position = torch.zeros(1, dtype=torch.long, device=device)
         self.places = torch.arange(beam, device=device)
 
     def reserve(self, entries: int) -> None:
-        """Makes room on CUDA for this many more calls of `add`."""
-        if self.buffers.is_cuda:
+        """Makes room for this many more calls of `add`."""
+        if self.buffered:
             more = torch.empty(entries, *self.buffers.shape[1:], dtype=torch.long, device=self.buffers.device)
             self.buffers = torch.cat([self.buffers, more])
 
     def add(self, parents: Tensor, labels: Tensor, valid: Tensor, frame: Tensor) -> Tensor:
         """Adds a node (B, K) under each parent; gives their numbers (B, K). Those not valid are never asked for."""
-        if not self.buffers.is_cuda:
+        if not self.buffered:
             if not bool(valid.any()):
                 return parents
             self.entries.append((parents, labels, int(frame)))
@@ -51,7 +52,7 @@ class History:
 
     def trace(self, nodes: list[list[int]]) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """Labels and their frames, for node numbers of each utterance."""
-        if self.buffers.is_cuda:
+        if self.buffered:
             used = int(self.position)
             parents, labels, frames = (x.tolist() for x in self.buffers[:used].unbind(1))
         else:

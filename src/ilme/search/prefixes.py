@@ -4,7 +4,8 @@ A pool holds P slots per utterance. A slot keeps, for one label sequence, what e
 the output and the state). Blank changes nothing here. A sequence that leaves the beam and comes back finds its slot
 by hash; slots are reused least recently used first.
 
-On CPU only the rows that are asked for are computed. On CUDA shapes are fixed and nothing waits for the device.
+Where shapes are fixed, every row is computed and nothing waits for the device: a frame can be a CUDA graph. Where they
+are not, only the rows that are asked for are computed, those of sequences that are new.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ class Outputs(ABC):
         first: Its output (1, …) for the empty sequence, which every slot starts with.
         slots: Slots in all.
         blank: For a language model whose least score is asked for: the unit that is none of its labels.
+        fixed: Whether shapes are fixed.
     """
 
-    def __init__(self, first: Tensor, slots: int, blank: int | None) -> None:
-        self.blank = blank
+    def __init__(self, first: Tensor, slots: int, blank: int | None, fixed: bool) -> None:
+        self.blank, self.fixed = blank, fixed
         self.output = first.expand(slots, *first.shape[1:]).clone()
         self.least = _least(first, blank).expand(slots).clone()
         self.stale = torch.zeros(slots, dtype=torch.bool, device=first.device)  # whose last label has not been read
@@ -62,7 +64,7 @@ class Outputs(ABC):
 
     def _keep(self, slots: Tensor, output: Tensor) -> None:
         self.output.index_copy_(0, slots, output.to(self.output.dtype))
-        if self.blank is not None and not slots.is_cuda:
+        if self.blank is not None and not self.fixed:
             self.least.index_copy_(0, slots, _least(output, self.blank).to(self.least.dtype))
         self.stale.index_fill_(0, slots, False)
 
@@ -75,11 +77,12 @@ class Lane(Outputs):
         step: Labels and states to (outputs, states) of the sequences one label longer.
         slots: Slots in all.
         blank: As for `Outputs`.
+        fixed: As for `Outputs`.
     """
 
-    def __init__(self, start: Start, step: Step, slots: int, blank: int | None = None) -> None:
+    def __init__(self, start: Start, step: Step, slots: int, blank: int | None = None, fixed: bool = False) -> None:
         output, state = start(1)
-        super().__init__(output, slots, blank)
+        super().__init__(output, slots, blank, fixed)
         self.step = step
         self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
 
@@ -89,7 +92,7 @@ class Lane(Outputs):
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
-        if slots.is_cuda:  # what is stale cannot be asked without waiting; what cannot be stale is known here
+        if self.fixed:  # what is stale cannot be asked without waiting; what cannot be stale is known here
             if self.grown:
                 self._refresh_all(slots, labels)
                 self.grown = False
@@ -119,7 +122,7 @@ class RidingLane(Outputs):
     """A lane that is a function of another lane's output: an internal LM on its host's prediction network."""
 
     def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor], blank: int) -> None:
-        super().__init__(rows(host.output[:1]), len(host.output), blank)
+        super().__init__(rows(host.output[:1]), len(host.output), blank, host.fixed)
         self.host, self.rows = host, rows
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
@@ -127,9 +130,9 @@ class RidingLane(Outputs):
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
-        stale = slots if slots.is_cuda else slots[self.stale[slots]]
+        stale = slots if self.fixed else slots[self.stale[slots]]
         if len(stale) and self.grown:
-            self.grown = not slots.is_cuda  # a read covers the whole beam on CUDA, some of it on CPU
+            self.grown = not self.fixed  # a read then covers the whole beam, and else some of it
             self._keep(stale, self.rows(self.host.read(stale, labels)))
         return self.output.index_select(0, slots)
 
@@ -142,10 +145,13 @@ class PrefixPool:
         batch: Utterances.
         slots: Slots for each utterance; at least (labels per frame + 2) × beam.
         device: Where everything is.
+        fixed: Whether shapes are fixed.
     """
 
-    def __init__(self, lanes: Sequence[Outputs], batch: int, slots: int, device: torch.device) -> None:
-        self.lanes, self.slots = lanes, slots
+    def __init__(
+        self, lanes: Sequence[Outputs], batch: int, slots: int, device: torch.device, fixed: bool = False
+    ) -> None:
+        self.lanes, self.slots, self.fixed = lanes, slots, fixed
         self.hashes = torch.zeros(batch, slots, dtype=torch.long, device=device)
         self.hashes[:, 0] = EMPTY
         self.labels = torch.zeros(batch * slots, dtype=torch.long, device=device)
@@ -173,7 +179,7 @@ class PrefixPool:
         slots = local + self.base
         fresh = valid & ~known
         self.hashes.scatter_(1, local, torch.where(valid, hashes, self.hashes.gather(1, local)))
-        if fresh.is_cuda:  # fixed shape: a sequence that is not fresh inherits from itself and stays as it is
+        if self.fixed:  # a sequence that is not fresh inherits from itself and stays as it is
             self._inherit_all(slots, parents, labels, fresh)
         else:
             children = slots[fresh]

@@ -11,7 +11,7 @@ added once per label (Eq. 27). Blank takes the transducer's score alone. Fusion 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
 
 ROUNDING = 1e-6  # by which a bound may be wrong, relative to the scores
 WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
+WORTH_WAITING = 5e10  # rows × weights read for a label from which computing new rows alone is faster, on CUDA
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,17 @@ class TransducerSearch:
         model: The transducer.
         fusion: What is added and subtracted, with which weights.
         options: How to search.
+        fixed: Whether every frame has the same shapes, so that it can be a CUDA graph: all places of the beam are
+            computed at every label, and nothing waits for the device. Otherwise new sequences alone are, which takes a
+            look at the device at every label. None: on CUDA, unless networks are large and the batch is.
     """
 
     def __init__(
-        self, model: Transducer, fusion: Fusion | None = None, options: TransducerOptions | None = None
+        self,
+        model: Transducer,
+        fusion: Fusion | None = None,
+        options: TransducerOptions | None = None,
+        fixed: bool | None = None,
     ) -> None:
         if model.tokens.blank is None:
             raise BadInputError("this model's token inventory has no blank; it is not a transducer")
@@ -109,6 +117,7 @@ class TransducerSearch:
         self.lm, self.subtracted = self.fusion.scorers(model)
         networks = (model, self.lm, self.subtracted)
         self.capturable = model.device.type == "cuda" and all(getattr(n, "capturable", False) for n in networks)
+        self.fixed = fixed
 
     @torch.no_grad()
     def __call__(self, f: Tensor, lengths: Tensor) -> list[NBest]:
@@ -116,6 +125,18 @@ class TransducerSearch:
         stream = self.stream(len(f))
         stream.feed(f, lengths)
         return stream.finish()
+
+    def has_fixed_shapes(self, batch: int) -> bool:
+        """Whether a search over `batch` utterances computes every place at every label."""
+        if self.fixed is not None or self.model.device.type != "cuda":
+            return bool(self.fixed)
+        return batch * self.options.beam * self._read_for_a_label() < WORTH_WAITING
+
+    def _read_for_a_label(self) -> int:
+        """Weights of the networks that follow the labels: the LMs, and all of the model but its encoder."""
+        own = [p for name, p in _parameters(self.model) if not name.startswith(("encoder.", "ctc."))]
+        others = [p for n in (self.lm, self.subtracted) if not isinstance(n, InternalLM) for _, p in _parameters(n)]
+        return sum(p.numel() for p in own + others)
 
     def stream(self, batch: int) -> TransducerStream:
         """A new search over `batch` utterances whose frames will come in chunks."""
@@ -128,15 +149,15 @@ class TransducerStream:
     def __init__(self, search: TransducerSearch, batch: int) -> None:
         self.search, self.options, self.weights = search, search.options, search.weights
         model, K = search.model, search.options.beam
-        self.batch, self.device = batch, model.device
+        self.batch, self.device, self.fixed = batch, model.device, search.has_fixed_shapes(batch)
         self.frame = torch.zeros(1, dtype=torch.long, device=self.device)
         slots = (self.options.max_symbols + 4) * K
         with torch.no_grad():
-            self.g = Lane(model.start, model.predict, batch * slots)
-            self.lm = Lane(search.lm.start, search.lm.score, batch * slots)
+            self.g = Lane(model.start, model.predict, batch * slots, fixed=self.fixed)
+            self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed)
             self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
             dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
-        self.pool = PrefixPool([self.g, self.lm, self.subtracted], batch, slots, self.device)
+        self.pool = PrefixPool([self.g, self.lm, self.subtracted], batch, slots, self.device, self.fixed)
         zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
         path = torch.full_like(zeros, -torch.inf)
         path[:, 0] = 0
@@ -144,14 +165,14 @@ class TransducerStream:
         node = ids + NO_NODE
         slot = self.pool.base.expand(batch, K).clone()
         self.beam = Beam(path, path.clone(), zeros, zeros, zeros, ids + EMPTY, node, slot)
-        self.history = History(batch, K, self.device)
+        self.history = History(batch, K, self.device, self.fixed or self.device.type == "cuda")
 
     def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Outputs:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
         blank = int(self.search.model.tokens.blank or 0)
         if isinstance(scorer, InternalLM) and scorer.host is self.search.model:
             return RidingLane(self.g, scorer.ride, blank)  # type: ignore[attr-defined]
-        return Lane(scorer.start, scorer.score, slots, blank)
+        return Lane(scorer.start, scorer.score, slots, blank, self.fixed)
 
     @torch.no_grad()
     def feed(self, f: Tensor, lengths: Tensor | None = None) -> None:
@@ -161,9 +182,9 @@ class TransducerStream:
         active = torch.ones(self.batch, f.shape[1], dtype=torch.bool, device=self.device)
         if lengths is not None:
             active = torch.arange(f.shape[1], device=self.device) < lengths.to(self.device)[:, None]
-        last = f.shape[1] if f.is_cuda or lengths is None else int(lengths.max()) if len(lengths) else 0
+        last = f.shape[1] if self.fixed or lengths is None else int(lengths.max()) if len(lengths) else 0
         gate = None
-        if self.options.blank_gate and last and not f.is_cuda:
+        if self.options.blank_gate and last and not self.fixed and not f.is_cuda:
             gate = BlankGate(self.search.model, f[:, :last], self.options.blank_gate, self.options.shortlist)
         self.history.reserve(last * self.options.max_symbols)
         replay = None
@@ -172,7 +193,9 @@ class TransducerStream:
                 replay(f[:, t], active[:, t])
                 continue
             self._advance(f[:, t], active[:, t], gate, t)
-            if t == 0 and last >= WORTH_A_GRAPH and self.search.capturable:  # the first frame has warmed everything up
+            if (
+                t == 0 and last >= WORTH_A_GRAPH and self.fixed and self.search.capturable
+            ):  # the first frame has warmed everything up
                 replay = self._capture(f[:, t], active[:, t])
 
     def partial(self) -> list[Hypothesis]:
@@ -203,12 +226,12 @@ class TransducerStream:
             if symbols == self.options.max_symbols or not len(rows):
                 break
             floor = self._floor(done)
-            if not rows.is_cuda:
+            if not self.fixed:
                 rows, logp = self._promising(open_, rows, logp, floor)
                 if not len(rows):
                     break
             open_ = self._expand(open_, rows, logp, blank, floor, live)
-            if not open_.path.is_cuda and not bool((open_.path > -torch.inf).any()):
+            if not self.fixed and not bool((open_.path > -torch.inf).any()):
                 break
         if done.path.shape[1] > self.options.beam:  # type: ignore[union-attr]
             done = self._best(done, self.options.beam)  # type: ignore[arg-type]
@@ -277,7 +300,7 @@ class TransducerStream:
                 return rows, blank.new_zeros(0, len(model.tokens)), blank
         logp = log_softmax(model.join(f[utterances], g))
         blank.view(-1)[rows] = logp[:, model.tokens.blank].to(blank.dtype)
-        if blank.is_cuda:  # all places were computed; one that is not live loses nothing
+        if self.fixed:  # all places were computed; one that is not live loses nothing
             blank = blank.masked_fill(~live, 0.0)
         return rows, logp, blank
 
@@ -340,8 +363,8 @@ class TransducerStream:
         return beam.take(self.total(beam).topk(min(count, beam.path.shape[1]), dim=1).indices)
 
     def _rows(self, wanted: Tensor) -> Tensor:
-        """Indices of the wanted places among B·K: on CUDA all of them, since counting would wait for the device."""
-        if wanted.is_cuda:
+        """Indices of the wanted places among B·K: all of them where shapes are fixed."""
+        if self.fixed:
             return torch.arange(wanted.numel(), device=wanted.device)
         return wanted.flatten().nonzero().squeeze(1)
 
@@ -382,6 +405,12 @@ def _merge(done: Beam, closed: Beam) -> Beam:
     merged = done._replace(path=added("path"), asr=added("asr"))
     rest = closed._replace(path=closed.path.masked_fill(same.any(1), -torch.inf))
     return merged.join(rest)
+
+
+def _parameters(network: object) -> Iterator[tuple[str, Tensor]]:
+    """The named weights of a network; a scorer that is none, such as an n-gram model, has none that count."""
+    named: Callable[[], Iterator[tuple[str, Tensor]]] | None = getattr(network, "named_parameters", None)
+    return iter(()) if named is None else named()
 
 
 def _pad(x: Tensor, width: int, value: float) -> Tensor:
