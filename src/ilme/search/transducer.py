@@ -32,7 +32,7 @@ __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
 
 ROUNDING = 1e-6  # by which a bound may be wrong, relative to the scores
 WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
-WORTH_WAITING = 5e10  # rows × weights read for a label from which computing new rows alone is faster, on CUDA
+WORTH_WAITING = 1e11  # rows × weights from which a label takes a GPU longer than the host: then new rows alone
 
 
 @dataclass(frozen=True)
