@@ -333,7 +333,10 @@ def measure_memory(path: Path) -> list[dict[str, float]]:
 
 @torch.no_grad()
 def measure_cuda(work: workload.Workload, repeats: int) -> list[dict[str, object]]:
-    """Utterances a second on the GPU, wall clock, batches of 1, 16 and 64."""
+    """Utterances a second on the GPU, wall clock, batches of 1 to 256.
+
+    Transducers with every place of the beam computed at every label (`fixed`, a CUDA graph), and new sequences alone.
+    """
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
         for name in ("rnnt", "aed", "lm", "acoustics", "hidden"):
@@ -341,22 +344,24 @@ def measure_cuda(work: workload.Workload, repeats: int) -> list[dict[str, object
         for task, internal in (("RNN-T", TransducerInternalLM(work.rnnt)), ("AED", AttentionInternalLM(work.aed))):
             for method, weights in METHODS.items():
                 fusion = Fusion(work.lm, internal, weights)
-                for batch in (1, 16, 64):
-                    seconds = _cuda_seconds(work, task, fusion, batch, repeats)
+                for batch, fixed in itertools.product((1, 16, 64, 256), (True, False) if task == "RNN-T" else (None,)):
+                    seconds = _cuda_seconds(work, task, fusion, batch, repeats, fixed)
                     rows.append(
                         {"task": task, "method": method, "dtype": str(dtype).removeprefix("torch."), "batch": batch,
-                         "utterances_per_second": batch / seconds}
+                         "fixed": fixed, "utterances_per_second": batch / seconds}
                     )  # fmt: skip
                     print(rows[-1], flush=True)
     return rows
 
 
-def _cuda_seconds(work: workload.Workload, task: str, fusion: Fusion, batch: int, repeats: int) -> float:
+def _cuda_seconds(
+    work: workload.Workload, task: str, fusion: Fusion, batch: int, repeats: int, fixed: bool | None
+) -> float:
     copies = -(-batch // workload.UTTERANCES)
     if task == "RNN-T":
         f = work.acoustics.repeat(copies, 1, 1)[:batch]
         lengths = torch.full((batch,), workload.T, device="cuda")
-        transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions())
+        transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(), fixed)
         run = lambda: transducer(f, lengths)  # noqa: E731
     else:
         hidden = work.hidden.repeat(copies, 1, 1)[:batch]
