@@ -7,7 +7,8 @@ its place and moved there when complete, so a reader never sees half of one. Pic
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.files import write_atomically
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["LoadedModel", "load_model", "read_tensors", "save_model", "write_tensors"]
+__all__ = ["LoadedModel", "load_model", "read_header", "read_tensors", "save_model", "write_tensors"]
 
 VERSION = 1
 FILE = "model.safetensors"
@@ -160,11 +161,23 @@ def _unique(model: nn.Module) -> dict[str, Tensor]:
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and header of a safetensors file; what is wrong with any other file, in words."""
+    with _opened(file) as reader:
+        return {name: reader.get_tensor(name) for name in reader.keys()}, reader.metadata() or {}  # noqa: SIM118
+
+
+def read_header(file: Path) -> dict[str, str]:
+    """The header of a safetensors file alone, without its tensors."""
+    with _opened(file) as reader:
+        return reader.metadata() or {}
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist")
     try:
         with safe_open(file, framework="pt") as reader:
-            return {name: reader.get_tensor(name) for name in reader.keys()}, reader.metadata() or {}  # noqa: SIM118
+            yield reader
     except (SafetensorError, OSError) as error:
         with file.open("rb") as stream:
             start = stream.read(4)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from ilme import models
-from ilme.checkpoint import read_tensors
+from ilme.checkpoint import read_header
 from ilme.configs import changed_config
 from ilme.errors import BadInputError
 from ilme.files import write_atomically
@@ -117,8 +117,7 @@ def whole_journal(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_kind(file: Path, kind: str) -> bool:
-    _, header = read_tensors(file)
-    return bool(json.loads(header["ilme"])["kind"] == kind)
+    return bool(json.loads(read_header(file).get("ilme", "{}")).get("kind") == kind)
 
 
 def _shared(network: torch.nn.Module, kind: str, file: Path) -> tuple[str, ...]:
