@@ -60,7 +60,9 @@ def test_the_transducer_search(method, prediction):
             with no_waiting() if device == "cuda" and not capturable else contextlib.nullcontext():
                 stream.feed(*there)
             results.append(stream.finish())
-    assert len(results) == 3
+    assert not TransducerSearch(model, fusion, search.options, fixed=False).stream(3).fixed
+    results.append(TransducerSearch(model, fusion, search.options, fixed=False)(*there))  # new sequences alone
+    assert len(results) == 4
     for found in results[1:]:
         agree(found, results[0])
 
