@@ -104,6 +104,15 @@ def entropy(texts: list[str], tokenizer: Any) -> float:
     return -sum(n / total * math.log(n / total) for n in counts.values())
 
 
+def little_speech(folder: Path, hours: float) -> tuple[Any, Any]:
+    """A tokenizer of 1,000 pieces, and so many hours of clean speech, made where they are not yet in the folder."""
+    plan = Path(__file__).parents[1] / "configs" / "study" / "paper.yaml"
+    changes = {"speech.hours": hours, "speech.passes": 1, "vocabulary": 1000}
+    study = build_study(read_config(plan, changes), folder, "cpu")
+    study.run(["speech", "tokenizer"])
+    return study_tokenizer(study).for_role("transducer"), resident_part(study, "train", "cpu")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="rows that it has already are kept")
@@ -117,12 +126,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    plan = Path(__file__).parents[1] / "configs" / "study" / "paper.yaml"
-    changes = {"speech.hours": args.hours, "speech.passes": 1, "vocabulary": 1000}
-    study = build_study(read_config(plan, changes), args.study, "cpu")
-    study.run(["speech", "tokenizer"])
-    tokenizer = study_tokenizer(study).for_role("transducer")
-    audio = resident_part(study, "train", "cpu")
+    tokenizer, audio = little_speech(args.study, args.hours)
     rows = json.loads(args.out.read_text())["rows"] if args.out.is_file() else []
     for name, start in STARTS.items():
         if any(row["start"] == name for row in rows):

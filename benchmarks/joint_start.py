@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from first_steps import little_speech
 from torch import nn
 
 from ilme import models
 from ilme.data.features import FrontendConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.rnnt import RNNTConfig
-from ilme.study.config import read_config
-from ilme.study.language import study_tokenizer
 from ilme.study.provenance import commit, versions
-from ilme.study.speech import resident_part
-from ilme.study.stages import build_study
 from ilme.train import joint_start
 from ilme.train.objectives import RnntObjective
 from ilme.train.optimiser import learning_rate
@@ -109,12 +106,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=5.0, help="longer utterances, in seconds, are left out")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    plan = Path(__file__).parents[1] / "configs" / "study" / "paper.yaml"
-    changes = {"speech.hours": args.hours, "speech.passes": 1, "vocabulary": 1000}
-    study = build_study(read_config(plan, changes), args.study, "cpu")
-    study.run(["speech", "tokenizer"])
-    tokenizer = study_tokenizer(study).for_role("transducer")
-    audio = resident_part(study, "train", "cpu")
+    tokenizer, audio = little_speech(args.study, args.hours)
     listener = Run(audio, tokenizer, args, easy=True)
     heard = listener.train(args.listen)
     rows = []

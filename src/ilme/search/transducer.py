@@ -187,15 +187,13 @@ class TransducerStream:
         if self.options.blank_gate and last and not self.fixed and not f.is_cuda:
             gate = BlankGate(self.search.model, f[:, :last], self.options.blank_gate, self.options.shortlist)
         self.history.reserve(last * self.options.max_symbols)
-        replay = None
+        records, replay = self.fixed and self.search.capturable and last >= WORTH_A_GRAPH, None
         for t in range(last):
             if replay is not None:
                 replay(f[:, t], active[:, t])
                 continue
             self._advance(f[:, t], active[:, t], gate, t)
-            if (
-                t == 0 and last >= WORTH_A_GRAPH and self.fixed and self.search.capturable
-            ):  # the first frame has warmed everything up
+            if t == 0 and records:  # the first frame has warmed everything up
                 replay = self._capture(f[:, t], active[:, t])
 
     def partial(self) -> list[Hypothesis]:
