@@ -95,11 +95,13 @@ def test_killed_and_restarted_gives_the_same_tables(tmp_path: Path) -> None:
 
 
 def check_side_by_side(whole: Path, beside: Path) -> None:
-    """Methods in processes of their own find what one after another finds."""
+    """Methods in processes of their own find what one after another finds, also where their time was up before."""
     shutil.copytree(whole, beside)
     for stage in ("tune-aed-cross", "test-aed-cross"):
         shutil.rmtree(beside / stage)
     study = build_study(read_config(PLAN), beside, "cpu", processes=2)
+    assert study.run(["test-aed-cross"], minutes=0.005) == [] and not study.done("tune-aed-cross")
+    assert [path.name for path in (beside / "tune-aed-cross").glob("*.json")] == ["begun.json"]
     assert study.run(["test-aed-cross"]) == ["tune-aed-cross", "test-aed-cross"]
     first, second = (Results.load(out / "test-aed-cross/results.json") for out in (whole, beside))
     for a, b in zip(first.systems, second.systems, strict=True):

@@ -20,6 +20,7 @@ from ilme.study.runner import Study
 __all__ = ["side_by_side"]
 
 Work = Callable[..., Any]
+_NO_TIME = 1e-6  # minutes; 0 would set no limit
 
 
 def side_by_side(study: Study, config: StudyConfig, work: Work, arguments: Sequence[tuple[Any, ...]]) -> None:
@@ -46,5 +47,5 @@ def _alone(
 
     study = build_study(config, out, device)
     if deadline:
-        study.limit(max(0.01, (deadline - time.time()) / 60))
+        study.limit(max(_NO_TIME, (deadline - time.time()) / 60))
     work(study, config, *arguments)
