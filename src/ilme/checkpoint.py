@@ -24,7 +24,7 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.files import write_atomically
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["LoadedModel", "load_model", "read_header", "read_tensors", "save_model", "write_tensors"]
+__all__ = ["LoadedModel", "load_model", "load_tokenizer", "read_header", "read_tensors", "save_model", "write_tensors"]
 
 VERSION = 1
 FILE = "model.safetensors"
@@ -101,6 +101,17 @@ def load_model(path: str | Path, expect: str | None = None, device: torch.device
         raise CheckpointError(f"{file}: its description does not make a model: {error}") from error
     _fill(file, model, weights)
     return LoadedModel(about["kind"], model.to(device).eval(), *_parts(about))
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer inside a checkpoint of ours (None if it has none), or a sentencepiece model of its own."""
+    from ilme.data.tokenizer import SentencePieceTokenizer
+
+    path = Path(path)
+    if path.suffix != ".safetensors" and not path.is_dir():
+        return SentencePieceTokenizer.load(path)
+    file = _file(path)
+    return _parts(_about(file, read_header(file), None))[0]
 
 
 def _parts(about: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -44,6 +44,7 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
         "train lm": ("ilme.commands.train:train_lm", "train an LSTM language model"),
         "ilm learn": ("ilme.commands.ilm:learn", "a better internal LM of an RNN-T or AED, from its transcripts"),
         "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
+        "lm mix": ("ilme.commands.lm:mix", "several LMs as one, weighted by how well they predict a text"),
         "info": ("ilme.commands.info:info", "parameters of a network, by component"),
     },
     "text and speech": {

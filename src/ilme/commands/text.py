@@ -72,15 +72,16 @@ def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> N
 
     Args:
         inputs: Files and globs of text, one sentence to a line.
-        tokenizer: A sentencepiece model, as `ilme text bpe` writes it.
+        tokenizer: A sentencepiece model, as `ilme text bpe` writes it, or a checkpoint of ours, for an LM that is to go
+            with that model.
         out: The token file to write.
         threads: Threads of the tokenizer.
     """
     from ilme.data.tokenize import tokenize_text
-    from ilme.data.tokenizer import SentencePieceTokenizer
+    from ilme.decoding.loading import find_tokenizer
 
     began = time.perf_counter()
-    counts = tokenize_text(inputs, SentencePieceTokenizer.load(tokenizer), out, threads)
+    counts = tokenize_text(inputs, find_tokenizer(tokenizer, ()), out, threads)
     share = counts.unknown / max(counts.ids, 1)
     print(f"{counts.sentences} sentences, {counts.words} words, {counts.ids} ids -> {out}")
     print(f"{counts.unknown} unknown ids ({share:.3%}); {time.perf_counter() - began:.1f} s")

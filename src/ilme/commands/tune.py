@@ -39,7 +39,7 @@ def tune(
         model: A checkpoint of ours, or a model of others: hub id, folder, .pt or whisper.cpp .bin.
         dev: Utterances to tune on: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
         out: Folder for tuning.json and the decodes.
-        lm: The external LM: a checkpoint of ours or an n-gram file.
+        lm: The external LM: a checkpoint of ours, an n-gram file, or a mixture of such (`ilme lm mix`).
         subtracted: What is subtracted: internal, the file of a learned internal LM (`ilme ilm learn`) or of a
             source-domain LM; for models of others also an estimator's name.
         split: Only utterances whose split is this.

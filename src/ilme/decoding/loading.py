@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ilme.decoding.recogniser import Options, Recogniser
 from ilme.errors import BadInputError
+from ilme.files import short_hash
+from ilme.lm.mixing import is_mixture, read_mixture
+from ilme.lm.mixture import MixtureScorer
 from ilme.packed import Format, pack, worth_packing
 from ilme.protocols import TokenScorer
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tokens import Tokens, check_same_vocabulary
 
-__all__ = ["INTERNAL", "Parts", "describe", "load_recogniser", "load_scorer", "pack_recogniser", "run_time_parameters"]
+if TYPE_CHECKING:
+    from ilme.data.tokenizer import SentencePieceTokenizer
+
+__all__ = [
+    "INTERNAL",
+    "Parts",
+    "describe",
+    "find_tokenizer",
+    "is_ours",
+    "load_recogniser",
+    "load_scorer",
+    "pack_recogniser",
+    "run_time_parameters",
+]
 
 INTERNAL = "internal"
 
@@ -26,7 +42,7 @@ class Parts:
 
     Attributes:
         model: A checkpoint of ours (folder or file), or a model of others: hub id, folder, `.pt` or whisper.cpp `.bin`.
-        lm: The external LM: a checkpoint of ours, or an n-gram file; empty for none.
+        lm: The external LM: a checkpoint of ours, an n-gram file or a mixture (`ilme lm mix`); empty for none.
         subtracted: What is subtracted: `internal` (the paper's internal LM), the file of a learned one (`ilme ilm
             learn`) or of a source-domain LM, for models of others also the name of an estimator such as `silence`;
             empty for none.
@@ -56,18 +72,8 @@ def describe(parts: Parts) -> dict[str, str]:
         path = Path(getattr(parts, name))
         file = path / "model.safetensors" if path.is_dir() else path
         if getattr(parts, name) and file.is_file():
-            described[f"{name}_content"] = _content(file)
+            described[f"{name}_content"] = short_hash(file)
     return described
-
-
-def _content(file: Path) -> str:
-    """A short hash of a file's size and of its first and last megabyte."""
-    size, part = file.stat().st_size, 1 << 20
-    with file.open("rb") as stream:
-        first = stream.read(part)
-        stream.seek(max(0, size - part))
-        last = stream.read(part)
-    return hashlib.sha256(f"{size}".encode() + first + last).hexdigest()[:16]
 
 
 def load_recogniser(
@@ -76,7 +82,7 @@ def load_recogniser(
     attention: AttentionOptions | None = None,
 ) -> Recogniser:
     """The recogniser that the parts name; the options of the other kind of model are not used."""
-    if _is_ours(parts.model):
+    if is_ours(parts.model):
         recogniser = _ours(parts, transducer, attention)
         if parts.device == "cpu":
             pack_recogniser(recogniser, parts.format)
@@ -141,18 +147,25 @@ def pack_recogniser(recogniser: Recogniser, format: Format) -> None:
     if not worth_packing(format):
         return
     pack(recogniser.model, format, None if recogniser.is_transducer else "float32")
-    scorers: list[Any] = [recogniser.lm, recogniser.subtracted]
-    for scorer in scorers:
+    for scorer in (*_unmixed(recogniser.lm), *_unmixed(recogniser.subtracted)):
         if isinstance(scorer, nn.Module):
             pack(scorer, format)
 
 
+def _unmixed(scorer: Any) -> tuple[Any, ...]:
+    """The LMs of a mixture; anything else is itself."""
+    return tuple(scorer.scorers) if isinstance(scorer, MixtureScorer) else (scorer,)
+
+
 def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:
-    """An LM of ours or an n-gram, checked against the model's inventory."""
+    """An LM of ours, an n-gram or a mixture of such, checked against the model's inventory."""
     from ilme.lm.ngram import load_ngram
 
     scorer: Any
-    if _is_ours(name):
+    if is_mixture(name):
+        mixture = read_mixture(Path(name))
+        return MixtureScorer([load_scorer(str(f), tokens, device) for f in mixture.files], mixture.weights, "linear")
+    if is_ours(name):
         from ilme.checkpoint import load_model
 
         scorer = load_model(name, expect="lm", device=device).model
@@ -163,7 +176,21 @@ def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:
     return scorer  # type: ignore[no-any-return]
 
 
-def _is_ours(name: str) -> bool:
+def find_tokenizer(name: str, lms: Sequence[str]) -> SentencePieceTokenizer:
+    """The named tokenizer (a sentencepiece model or a checkpoint of ours), or that of the first LM that has one."""
+    from ilme.checkpoint import load_tokenizer
+
+    for source in (name,) if name else filter(is_ours, lms):
+        found: SentencePieceTokenizer | None = load_tokenizer(source)
+        if found is not None:
+            return found.for_role("lm")
+    raise BadInputError(
+        f"there is no tokenizer in {name or ', '.join(lms) or 'an n-gram'}; name one with --tokenizer: a sentencepiece "
+        "model, or the checkpoint of the recogniser that the LM is for"
+    )
+
+
+def is_ours(name: str) -> bool:
     """Whether it is a checkpoint that `ilme.checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
@@ -181,8 +208,8 @@ def _is_ours(name: str) -> bool:
 def run_time_parameters(recogniser: Recogniser, *, lm: bool = True, subtracted: bool = True) -> int:
     """Parameters of every network that runs at recognition time; an internal LM shares its host's."""
     networks = [recogniser.model]
-    networks += [recogniser.lm] if lm else []
-    networks += [recogniser.subtracted] if subtracted and not hasattr(recogniser.subtracted, "host") else []
+    networks += _unmixed(recogniser.lm) if lm else ()
+    networks += _unmixed(recogniser.subtracted) if subtracted and not hasattr(recogniser.subtracted, "host") else ()
     unique: dict[int, int] = {}
     for network in networks:
         for module in _modules(network):
