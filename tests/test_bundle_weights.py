@@ -25,6 +25,8 @@ def test_there_and_back(tmp_path: Path, kind: str) -> None:
     model = models.build(kind, config, numbered_tokens(30, "transducer" if kind == "rnnt" else "attention")).eval()
     plain = save_model(tmp_path / "plain", model)
     to_int8(plain, tmp_path / "small.safetensors")
+    with pytest.raises(CheckpointError, match="stored in 8 bits"):
+        load_model(tmp_path / "small.safetensors")
     from_int8(tmp_path / "small.safetensors", tmp_path / "again.safetensors")
     again = load_model(tmp_path / "again.safetensors", expect=kind).model
     assert (tmp_path / "small.safetensors").stat().st_size < 0.4 * plain.stat().st_size

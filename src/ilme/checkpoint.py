@@ -28,6 +28,7 @@ __all__ = ["LoadedModel", "load_model", "load_tokenizer", "read_header", "read_t
 
 VERSION = 1
 FILE = "model.safetensors"
+PACKED = "ilme_int8"  # in the header of a file that ilme.bundle.weights wrote
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,11 @@ def load_model(path: str | Path, expect: str | None = None, device: torch.device
     file = _file(Path(path))
     weights, header = read_tensors(file)
     about = _about(file, header, expect)
+    if PACKED in header:
+        raise CheckpointError(
+            f"{file} is stored in 8 bits, to be shipped; `ilme demo` writes the bundled networks as they are used to "
+            "out/demo/models, and ilme.bundle.weights.from_int8 any other"
+        )
     try:
         config: Any = config_from_json(models.config_class(about["kind"]), about["config"])
         tokens = Tokens.from_json(about["tokens"])

@@ -3,7 +3,7 @@
     W_oi ≈ s_o Q_oi,   s_o = max_i |W_oi| / 127,   Q rounded to int8
 
 A matrix NAME becomes NAME (int8) and NAME.scale (float32, one for each row); vectors stay as float16. The header is
-that of the checkpoint it was made from, with the entry `ilme_int8` beside it.
+that of the checkpoint it was made from, with the entry `ilme_int8` beside it; `load_model` says so when it meets one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ilme.checkpoint import read_tensors, write_tensors
+from ilme.checkpoint import PACKED, read_tensors, write_tensors
 from ilme.errors import CheckpointError
 
 __all__ = ["from_int8", "to_int8"]
 
-MARK = "ilme_int8"
 _SCALE = ".scale"
 
 
@@ -45,13 +44,13 @@ def to_int8(checkpoint: Path, out: Path) -> None:
         scale = rows.abs().amax(1).clamp(min=1e-12) / 127
         stored[name] = (rows / scale[:, None]).round().to(torch.int8).view(value.shape)
         stored[name + _SCALE] = scale
-    write_tensors(out, stored, {**header, MARK: "1"})
+    write_tensors(out, stored, {**header, PACKED: "1"})
 
 
 def from_int8(file: Path, out: Path) -> None:
     """Writes the checkpoint that `ilme.checkpoint.load_model` reads, in float32."""
     tensors, header = read_tensors(file)
-    if header.pop(MARK, None) is None:
+    if header.pop(PACKED, None) is None:
         raise CheckpointError(f"{file} is not stored in 8 bits; load it as it is")
     plain: dict[str, Tensor] = {}
     for name, value in tensors.items():

@@ -1,0 +1,163 @@
+"""What every study measured, in one table and one picture.
+
+python benchmarks/summary.py benchmarks/results/summary.json docs/images/summary.svg
+
+Numbers are read from the studies' own results files beside it; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
+STYLE = {  # of each method in the picture: name, colour, size, shape
+    "SF": ("Shallow Fusion", "#999999", 60, "o"),
+    "DR": ("Density Ratio", "#e69f00", 42, "D"),
+    "LODR": ("LODR", "#e6c35c", 42, "s"),
+    "ILME": ("ILME", "#56a0d3", 75, "o"),
+    "ILME-learned": ("ILME-learned", "#0b4f8a", 75, "o"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recogniser in one domain of which it had text alone.
+
+    Attributes:
+        recogniser: Which.
+        domain: What is recognised.
+        speech: Of the test set: recordings or synthetic.
+        file: The study's results.
+        place: Keys that lead to its systems in that file.
+        names: Of the systems, where they are not the methods' own.
+        model: Whose rows of a table they are.
+    """
+
+    recogniser: str
+    domain: str
+    speech: str
+    file: str
+    place: tuple[str, ...]
+    names: tuple[tuple[str, str], ...] = ()
+    model: str = ""
+
+    def rates(self) -> dict[str, float]:
+        """Test WER by method."""
+        found: Any = json.loads((RESULTS / self.file).read_text(encoding="utf-8"))
+        for key in self.place:
+            found = found[key]
+        if self.model:
+            table = {row["system"]: row["test WER"] for row in found}
+            return {m: table[f"{self.model} {m}"] for m in METHODS if f"{self.model} {m}" in table}
+        named = dict(self.names)
+        return {m: round(found[named.get(m, m)]["WER"], 2) for m in METHODS if named.get(m, m) in found}
+
+
+STUDIES = (
+    Row("Whisper tiny.en", "voice commands", "synthetic", "whisper-commands.json", ("systems",)),
+    Row(
+        "Whisper tiny.en",
+        "calls to a bank",
+        "recordings",
+        "whisper-bank-test.json",
+        ("systems",),
+        (("SF", "SF, fold"), ("ILME", "ILME mean-encoder, fold")),
+    ),
+    Row(
+        "Whisper tiny.en",
+        "audiobooks",
+        "recordings",
+        "whisper-librispeech.json",
+        ("systems",),
+        (("ILME", "ILME zeroed"), ("ILME-learned", "ILME learned")),
+    ),
+    Row("RNN-T, Whisper's encoder", "audiobooks", "recordings", "study-real-words.json", ("cross",), model="rnnt"),
+    Row("RNN-T, Whisper's encoder", "calls to a bank", "recordings", "study-real-words.json", ("calls",), model="rnnt"),
+    Row("RNN-T, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="rnnt"),
+    Row("AED, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="aed"),
+    Row("RNN-T, 76 M", "novels", "synthetic", "study-paper.json", ("cross",), model="rnnt"),
+)
+
+
+def summary() -> list[dict[str, Any]]:
+    """A row for each study: test WER by method, and by how much each ILME is below Shallow Fusion."""
+    rows = []
+    for row in STUDIES:
+        rates = row.rates()
+        gains = {m: round(100 * (rates[m] / rates["SF"] - 1), 1) for m in ("ILME", "ILME-learned") if m in rates}
+        about = {"recogniser": row.recogniser, "domain": row.domain, "speech": row.speech, "file": row.file}
+        rows.append(about | {"test WER": rates, "against SF, %": gains})
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], out: Path) -> None:
+    """Errors left of those without an LM, whose WER stands at the right: a line a study, a mark a method."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "ilme", "svg.fonttype": "none", "font.family": "sans-serif"})
+    figure, axes = plt.subplots(figsize=(9.6, 0.52 * len(rows) + 1.3))
+    for y, row in enumerate(reversed(rows)):
+        rates = row["test WER"]
+        left = {m: 100 * rates[m] / rates["BS"] for m in STYLE if m in rates}
+        axes.plot([min(left.values()), 100], [y, y], color="#dddddd", linewidth=2, zorder=1, solid_capstyle="round")
+        for m, at in left.items():
+            name, colour, size, shape = STYLE[m]
+            first = m in rates and not any(m in r["test WER"] for r in rows[: len(rows) - 1 - y])
+            axes.scatter(
+                at,
+                y,
+                s=size,
+                c=colour,
+                marker=shape,
+                zorder=3,
+                label=name if first else None,
+                linewidths=0.8,
+                edgecolors="white",
+            )
+        axes.text(101.2, y, f"{rates['BS']:.2f}", va="center", fontsize=9, color="#444444")
+    axes.set_yticks(range(len(rows)), [f"{r['domain']} · {r['recogniser']}" for r in reversed(rows)], fontsize=9.5)
+    axes.set_xlim(28, 106)
+    axes.set_xticks(range(30, 101, 10), [f"{x} %" for x in range(30, 101, 10)])
+    axes.set_xlabel("word errors left, of those without a language model")
+    axes.axvline(100, color="#bbbbbb", linewidth=1, zorder=0)
+    axes.text(101.2, len(rows) - 0.5, "WER", fontsize=9, color="#444444")
+    axes.grid(axis="x", alpha=0.25)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    order = {name: i for i, (name, *_) in enumerate(STYLE.values())}
+    handles, labels = axes.get_legend_handles_labels()
+    ranked = sorted(zip(labels, handles, strict=True), key=lambda pair: order[pair[0]])
+    axes.legend(
+        [h for _, h in ranked],
+        [label for label, _ in ranked],
+        ncols=len(ranked),
+        frameon=False,
+        fontsize=9.5,
+        loc="lower left",
+        bbox_to_anchor=(-0.35, 1.0),
+        handletextpad=0.2,
+    )
+    figure.tight_layout()
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("picture", type=Path)
+    args = parser.parse_args()
+    rows = summary()
+    args.table.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draw(rows, args.picture)
+
+
+if __name__ == "__main__":
+    main()
