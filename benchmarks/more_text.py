@@ -2,6 +2,7 @@
 
     python benchmarks/more_text.py run out/more-text SF ILME --lm 14M=mix.json --source-bigram source.safetensors
     python benchmarks/more_text.py gather out/more-text benchmarks/results/more-text.json --what "…"
+    python benchmarks/more_text.py draw benchmarks/results/more-text.json docs/images/more-text.svg
 
 As in the study: every method is tuned on the 400 target dev utterances in as many decodes, beam 8, and the 1,000 test
 utterances are decoded once, beam 25. `run` can be stopped and started again, and several may share a folder, with a
@@ -36,6 +37,12 @@ from ilme.tuning.weight_search import Method, WeightSpace
 
 PLAN = Path("configs/study/small.yaml")
 DECODING = DecodingOptions(batch_seconds=600.0, batch_size=16)
+STUDY = Path("benchmarks/results/study-small.json")
+LINES = {  # of the picture: method, colour, name
+    "SF": ("#777777", "Shallow Fusion"),
+    "ILME": ("#56a0d3", "ILME"),
+    "ILME-learned": ("#0b4f8a", "ILME-learned"),
+}
 WIDE = (0.0, 1.5)  # the range of λ_T and μ: with a good LM both go beyond the study's 1
 
 
@@ -133,6 +140,35 @@ def gather(args: argparse.Namespace) -> None:
     args.out.write_text(json.dumps(out, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def draw(args: argparse.Namespace) -> None:
+    """Test WER against the words that the target LM has read; the study's own LM lies between the others."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "ilme", "svg.fonttype": "none"})
+    found = json.loads(args.results.read_text(encoding="utf-8"))
+    study = json.loads(STUDY.read_text(encoding="utf-8"))
+    points = {lm["words"]: lm["rows"] for lm in found["lms"].values()}
+    points[study["lm"]["target"]["words"]] = study["cross"]
+    figure, axes = plt.subplots(figsize=(6.4, 3.8))
+    baseline = next(row["test WER"] for row in study["cross"] if row["system"] == "rnnt BS")
+    axes.axhline(baseline, color="#999999", linestyle=":", linewidth=1)
+    axes.text(min(points), baseline + 0.12, "no LM", color="#777777", fontsize=9)
+    for method, (colour, name) in LINES.items():
+        rates = {w: r["test WER"] for w, rs in sorted(points.items()) for r in rs if r["system"] == f"rnnt {method}"}
+        axes.plot(rates.keys(), rates.values(), "o-", color=colour, label=name)
+    axes.set(xscale="log", xlabel="words that the target LM has read", ylabel="test WER, %")
+    axes.set_xticks(sorted(points), [f"{w:,}" for w in sorted(points)])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower left")
+    figure.tight_layout()
+    figure.savefig(args.picture, metadata={"Date": None} if args.picture.suffix == ".svg" else None)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -151,6 +187,10 @@ def main() -> None:
     all_of_it.add_argument("out", type=Path)
     all_of_it.add_argument("--what", default="")
     all_of_it.set_defaults(run=gather)
+    picture = commands.add_parser("draw")
+    picture.add_argument("results", type=Path)
+    picture.add_argument("picture", type=Path)
+    picture.set_defaults(run=draw)
     args = parser.parse_args()
     args.run(args)
 

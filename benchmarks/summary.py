@@ -77,10 +77,15 @@ STUDIES = (
         (("ILME", "ILME zeroed"), ("ILME-learned", "ILME learned")),
     ),
     Row("RNN-T, Whisper's encoder", "audiobooks", "recordings", "study-real-words.json", ("cross",), model="rnnt"),
+    Row("AED, Whisper's encoder", "audiobooks", "recordings", "study-real-aed.json", ("cross",), model="aed"),
     Row("RNN-T, Whisper's encoder", "calls to a bank", "recordings", "study-real-words.json", ("calls",), model="rnnt"),
+    Row(
+        "AED, Whisper's encoder", "calls to a bank", "recordings", "study-real-aed.json", ("calls", "rows"), model="aed"
+    ),
     Row("RNN-T, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="rnnt"),
     Row("AED, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="aed"),
-    Row("RNN-T, 76 M", "novels", "synthetic", "study-paper.json", ("cross",), model="rnnt"),
+    Row("RNN-T, 76 M", "novels", "synthetic", "study-paper-longer.json", ("cross",), model="rnnt"),
+    Row("AED, 97 M", "novels", "synthetic", "study-paper-longer.json", ("cross",), model="aed"),
 )
 
 
@@ -146,7 +151,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
         handletextpad=0.2,
     )
     figure.tight_layout()
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=110)
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=110, bbox_inches="tight")
 
 
 def main() -> None:

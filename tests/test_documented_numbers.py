@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MUST_NAME = ("README.md", "docs/study.md")
+MUST_NAME = ("README.md", "docs/study.md", "docs/study-paper.md", "docs/study-recordings.md")
 NUMBER = re.compile(r"(?<![\w.,])[−+-]?\d[\d,]*\.\d+(?![\w.])")
 MARKER = re.compile(r"<!-- numbers: (\S+) -->")
 
