@@ -37,6 +37,7 @@ from ilme.tuning.weight_search import Method, WeightSpace
 
 PLAN = Path("configs/study/small.yaml")
 DECODING = DecodingOptions(batch_seconds=600.0, batch_size=16)
+ORDER = read_config(PLAN).decoding.methods  # of the rows
 STUDY = Path("benchmarks/results/study-small.json")
 LINES = {  # of the picture: method, colour, name
     "SF": ("#777777", "Shallow Fusion"),
@@ -126,7 +127,9 @@ def gather(args: argparse.Namespace) -> None:
     for folder in sorted(p.parent for p in args.folder.glob("*/about.json")):
         if folder.name == "none":
             continue
-        results = merge_results([Results.load(f) for f in (*without, *folder.glob("*/results.json"))], folder.name)
+        tested = [Results.load(f) for f in (*without, *folder.glob("*/results.json"))]
+        tested.sort(key=lambda found: ORDER.index(found.systems[0].method))
+        results = merge_results(tested, folder.name)
         models = sorted({system.model for system in results.systems})
         out["lms"][folder.name] = {
             **json.loads((folder / "about.json").read_text(encoding="utf-8")),
