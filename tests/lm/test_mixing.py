@@ -147,7 +147,11 @@ def test_only_mixture_files_are_taken_for_one(made):
     assert not is_mixture(made / "broken.json")
     write_mixture(made / "mix.json", Mixture((made / "1.safetensors",), (1.0,)))
     assert is_mixture(made / "mix.json")
-    about = json.loads((made / "mix.json").read_text()) | {"version": 99}
+    about = json.loads((made / "mix.json").read_text())
+    (made / "mix.json").write_text(json.dumps(about | {"lms": [{}]}))
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_mixture(made / "mix.json")
+    about |= {"version": 99}
     (made / "mix.json").write_text(json.dumps(about))
     with pytest.raises(CheckpointError, match="version 99"):
         read_mixture(made / "mix.json")
@@ -155,7 +159,11 @@ def test_only_mixture_files_are_taken_for_one(made):
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [(["lm.safetensors"], "at least two LMs"), (["1.safetensors", "3.safetensors"], "--tokenizer")],
+    [
+        (["lm.safetensors"], "at least two LMs"),
+        (["lm.safetensors", "gone.arpa"], "no LM"),
+        (["1.safetensors", "3.safetensors"], "--tokenizer"),
+    ],
 )
 def test_what_is_missing_is_said(made, capsys, names, said):
     assert _mix(made, *names) == 1

@@ -33,6 +33,8 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
         )
     if len(lms) < 2:
         raise BadInputError(f"a mixture needs at least two LMs, got {len(lms)}")
+    if missing := [lm for lm in lms if not Path(lm).exists()]:
+        raise BadInputError(f"there is no LM {missing[0]}")
     reader = find_tokenizer(tokenizer, lms)
     ids = [reader.encode(line) for line in text_lines(text)]
     if not ids:

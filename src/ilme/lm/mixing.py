@@ -2,7 +2,7 @@
 
     maximise  Σ_u log Σ_i w_i P_i(y_u | y_{<u})   over w;     w_i ← mean over u of  w_i P_i / Σ_j w_j P_j
 
-The sum over the text is concave in w, and no step makes it smaller: whatever the start, EM ends at the best weights.
+The sum over the text is concave in w, and no step makes it smaller: from equal weights EM ends at the best ones.
 A mixture file is JSON: the LMs, by their path from the file's folder, their weights, and a hash of each LM, so that
 one that has been trained again since is not mixed with weights that were found for another.
 """
@@ -128,13 +128,16 @@ def read_mixture(file: Path) -> Mixture:
         raise CheckpointError(
             f"{file} has format version {about.get('version')}, this program reads {VERSION}; update ilme"
         )
-    lms = tuple(file.parent / part["lm"] for part in about["lms"])
-    for lm, part in zip(lms, about["lms"], strict=True):
+    try:
+        parts = [(file.parent / part["lm"], float(part["weight"]), part["content"]) for part in about["lms"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} is damaged ({error!r}); mix again: ilme lm mix") from error
+    for lm, _, content in parts:
         if not lm.exists():
             raise CheckpointError(f"{file} mixes {lm}, which is not there; move it back, or mix again: ilme lm mix")
-        if short_hash(_weights_file(lm)) != part["content"]:
+        if short_hash(_weights_file(lm)) != content:
             raise CheckpointError(f"{lm} has changed since {file} was made; find its weights again: ilme lm mix")
-    return Mixture(lms, tuple(float(part["weight"]) for part in about["lms"]))
+    return Mixture(tuple(lm for lm, _, _ in parts), tuple(weight for _, weight, _ in parts))
 
 
 def _weights_file(lm: Path) -> Path:
