@@ -27,6 +27,7 @@ from ilme.decoding.utterances import Utterance, read_utterances, references_of
 from ilme.evaluation.evaluate import Plan, evaluate_system
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import Results, System, merge_results
+from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.perplexity import perplexity
 from ilme.study.config import DecodingPlan, read_config
 from ilme.study.decoding import search_options
@@ -44,6 +45,7 @@ LINES = {  # of the picture: method, colour, name
     "ILME": ("#56a0d3", "ILME"),
     "ILME-learned": ("#0b4f8a", "ILME-learned"),
 }
+COMMAND = "python benchmarks/more_text.py run FOLDER METHOD… --lm NAME=FILE"
 WIDE = (0.0, 1.5)  # the range of λ_T and μ: with a good LM both go beyond the study's 1
 
 
@@ -116,13 +118,15 @@ def run(args: argparse.Namespace) -> None:
             found = perplexity(
                 load_scorer(lm, one.recogniser.model.tokens), (u.text for u in dev), one.recogniser.tokenizer
             )
+            if is_mixture(lm):
+                about["shares"] = [round(weight, 3) for weight in read_mixture(Path(lm)).weights]
             about |= {"dev perplexity": round(found.per_token, 2), "dev perplexity per word": round(found.per_word, 1)}
         (folder.parent / "about.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
         print(f"{name} {args.model} {method}: dev {system.dev_wer:.2f}", flush=True)
 
 
 def gather(args: argparse.Namespace) -> None:
-    out: dict[str, Any] = {"what": args.what, "command": "python benchmarks/more_text.py", "lms": {}}
+    out: dict[str, Any] = {"what": args.what, "command": COMMAND, "lms": {}}
     without = list((args.folder / "none").glob("*/results.json"))
     for folder in sorted(p.parent for p in args.folder.glob("*/about.json")):
         if folder.name == "none":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ilme.errors import CheckpointError
 
-__all__ = ["short_hash", "write_atomically"]
+__all__ = ["short_hash", "weights_file", "write_atomically"]
 
 EDGE = 1 << 20  # bytes at either end of a file that `short_hash` reads
 
@@ -28,6 +28,11 @@ def write_atomically(file: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
         kept = " The file that was there is untouched." if file.exists() else ""
         raise CheckpointError(f"could not write {file}: {error.strerror or error}.{kept}") from error
+
+
+def weights_file(path: Path) -> Path:
+    """The file of a checkpoint or an LM, which may be a folder that holds it."""
+    return path / "model.safetensors" if path.is_dir() else path
 
 
 def short_hash(file: Path) -> str:

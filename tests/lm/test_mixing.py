@@ -15,27 +15,14 @@ from ilme.decoding.loading import load_scorer
 from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.mixing import Mixture, best_weights, is_mixture, read_mixture, token_scores, write_mixture
 from ilme.lm.mixture import MixtureScorer
-from ilme.lm.ngram import NGramScorer
 from ilme.models.lstm_lm import LSTMLM
 from ilme.perplexity import perplexity
 from ilme.rescoring import sequence_scores
 from ilme.testing import tiny
-from ilme.tokens import Tokens
-from tests.lm.backoff_reference import write_random_arpa
 
-TOKENS = Tokens(("<eos>", "<unk>", *"abcdef"), sos=0, eos=0, unk=1)
 SENTENCES = [[2, 3, 4], [], [5, 5, 6, 7, 2], [3], [4, 4], [2, 7, 6]]
 TEXT = ["the cat sat on the mat", "a dog sat on the cat", "the mat is a mat", "cats and dogs sat", "on and on"] * 4
 OTHER = ["a dog sat on a mat", "the dog and the cat is on the dog", "dogs and a cat", "mat and mat and cats"]
-
-
-@pytest.fixture
-def pair(tmp_path):
-    scorers = []
-    for seed, order in ((1, 2), (2, 3)):
-        write_random_arpa(tmp_path / "m.arpa", list("abcdef"), order, seed)
-        scorers.append(NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS, dtype=torch.float64))
-    return scorers
 
 
 @pytest.mark.parametrize("batch", [1, 2, 64])

@@ -7,21 +7,9 @@ import torch
 
 from ilme.errors import BadInputError, VocabularyMismatchError
 from ilme.lm.mixture import MixtureScorer
-from ilme.lm.ngram import NGramScorer
 from ilme.lm.null import NullScorer
 from ilme.tokens import Tokens
-from tests.lm.backoff_reference import write_random_arpa
-
-TOKENS = Tokens(("<eos>", "<unk>", *"abcdef"), sos=0, eos=0, unk=1)
-
-
-@pytest.fixture
-def pair(tmp_path):
-    scorers = []
-    for seed, order in ((1, 2), (2, 3)):
-        write_random_arpa(tmp_path / "m.arpa", list("abcdef"), order, seed)
-        scorers.append(NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS, dtype=torch.float64))
-    return scorers
+from tests.lm.conftest import TOKENS
 
 
 @pytest.mark.parametrize("kind", ["log-linear", "linear"])

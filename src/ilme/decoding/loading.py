@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ilme.decoding.recogniser import Options, Recogniser
 from ilme.errors import BadInputError
-from ilme.files import short_hash
+from ilme.files import short_hash, weights_file
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.mixture import MixtureScorer
 from ilme.packed import Format, pack, worth_packing
@@ -69,8 +69,7 @@ def describe(parts: Parts) -> dict[str, str]:
     if parts.format == "float32":
         described.pop("format")  # scores are those of the unpacked network, to rounding
     for name in ("model", "lm", "subtracted"):
-        path = Path(getattr(parts, name))
-        file = path / "model.safetensors" if path.is_dir() else path
+        file = weights_file(Path(getattr(parts, name)))
         if getattr(parts, name) and file.is_file():
             described[f"{name}_content"] = short_hash(file)
     return described
@@ -194,8 +193,7 @@ def is_ours(name: str) -> bool:
     """Whether it is a checkpoint that `ilme.checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
-    path = Path(name)
-    file = path / "model.safetensors" if path.is_dir() else path
+    file = weights_file(Path(name))
     if file.suffix != ".safetensors" or not file.is_file():
         return False
     try:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ilme.errors import BadInputError, CheckpointError
-from ilme.files import short_hash, write_atomically
+from ilme.files import short_hash, weights_file, write_atomically
 from ilme.nest import select
 from ilme.protocols import TokenScorer
 
@@ -102,7 +102,7 @@ def write_mixture(file: Path, mixture: Mixture) -> None:
     """Writes a mixture file; LMs of weight 0 stay in it, and cost nothing when it is used."""
     folder = file.parent.resolve()
     lms = [
-        {"lm": os.path.relpath(lm.resolve(), folder), "weight": weight, "content": short_hash(_weights_file(lm))}
+        {"lm": os.path.relpath(lm.resolve(), folder), "weight": weight, "content": short_hash(weights_file(lm))}
         for lm, weight in zip(mixture.files, mixture.weights, strict=True)
     ]
     about = {"format": FORMAT, "version": VERSION, "lms": lms}
@@ -135,11 +135,6 @@ def read_mixture(file: Path) -> Mixture:
     for lm, _, content in parts:
         if not lm.exists():
             raise CheckpointError(f"{file} mixes {lm}, which is not there; move it back, or mix again: ilme lm mix")
-        if short_hash(_weights_file(lm)) != content:
+        if short_hash(weights_file(lm)) != content:
             raise CheckpointError(f"{lm} has changed since {file} was made; find its weights again: ilme lm mix")
     return Mixture(tuple(lm for lm, _, _ in parts), tuple(weight for _, weight, _ in parts))
-
-
-def _weights_file(lm: Path) -> Path:
-    """The file of a checkpoint that is a folder."""
-    return lm / "model.safetensors" if lm.is_dir() else lm
