@@ -1,5 +1,5 @@
 # make setup   the environment .venv with everything the tests need
-# make demo    set up, then the paper's tables from the embedded models and recordings, in about three minutes
+# make demo    set up, then the paper's tables from the embedded models and recordings, in about two minutes
 # make test    set up, then lint, types and every test
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,34 @@ def test_twenty_utterances_come_out_as_stored(tmp_path: Path, model: str, method
     assert abs(total.errors - bundle.check["errors"][f"{model} {method}"]) <= 2
 
 
+@bundled
+@pytest.mark.slow
+def test_processes_change_nothing_and_their_errors_arrive(tmp_path: Path) -> None:
+    seen: dict[str, list[tuple[int, int]]] = {}
+
+    def progress(name: str) -> Callable[[int, int], None]:
+        counts = seen.setdefault(name, [])
+        return lambda done, total: counts.append((done, total))
+
+    def systems(processes: int) -> list[System]:
+        options = DemoOptions(model="aed", beam=2, utterances=3, processes=processes)
+        return [replace(s, seconds=0.0) for s in run_demo(tmp_path, options, progress=progress).systems]
+
+    assert systems(processes=2) == systems(processes=1)
+    assert list(seen) == ["aed DR", "aed ILME", "aed SF", "aed BS"]
+    assert all(counts == [(3, 3), (3, 3)] for counts in seen.values())
+
+    (tmp_path / "models" / "aed.safetensors").write_bytes(b"damaged since it was unpacked")
+    with pytest.raises(CheckpointError, match=r"aed\.safetensors"):
+        systems(processes=2)
+
+
+def test_processes_and_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ilme.demo.cores", lambda: 4)
+    options = [DemoOptions(), DemoOptions(threads=2), DemoOptions(threads=0), DemoOptions(threads=8, processes=3)]
+    assert [o.at_a_time() for o in options] == [4, 2, 1, 3]
+
+
 def test_a_folder_without_a_bundle_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="make bundle"):
         read_bundle(tmp_path)
@@ -64,8 +94,9 @@ def test_options_name_what_is_wrong() -> None:
         DemoOptions(model="ctc")
     with pytest.raises(BadInputError, match="method must be"):
         DemoOptions(method="LM")
-    with pytest.raises(BadInputError, match="negative"):
-        DemoOptions(beam=-1)
+    for wrong in ({"beam": -1}, {"processes": -1}):
+        with pytest.raises(BadInputError, match="negative"):
+            DemoOptions(**wrong)
 
 
 def test_examples_are_utterances_that_ilme_mends() -> None:

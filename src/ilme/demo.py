@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from ilme.bundle.contents import Bundle, BundledSystem, Unpacked, read_bundle
+from ilme.data.processes import cores
 from ilme.decoding.decoder import DecodingOptions, SearchDecoder
 from ilme.decoding.loading import load_recogniser, run_time_parameters
 from ilme.decoding.recogniser import Recogniser
@@ -26,6 +28,7 @@ from ilme.evaluation.contributions import explain
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, main_table
 from ilme.fusion import FusionWeights
+from ilme.parallel import in_processes
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import Method, WeightSpace
@@ -43,6 +46,7 @@ __all__ = [
 
 METHODS = ("BS", "SF", "DR", "ILME")  # the paper's
 FURTHER = ("ILME-learned",)  # decoded only when they are asked for
+SLOWEST_FIRST = ("DR", "ILME-learned", "ILME", "SF", "BS")
 MODELS = ("rnnt", "aed")
 TITLES = {"rnnt": "RNN-T", "aed": "AED"}
 COLUMNS = {  # of the whole table, and what they are called where there is little room
@@ -65,6 +69,7 @@ class DemoOptions:
         utterances: Test utterances; 0 takes all.
         retune: Find the weights again on the bundled dev set, instead of using those stored.
         threads: Threads of each operation; the networks are so small that one is fastest. 0 takes one for each core.
+        processes: Systems decoded side by side, each in a process. 0 takes one for each core, fewer with more threads.
         details: Utterances of each system that the report explains label by label.
     """
 
@@ -74,18 +79,23 @@ class DemoOptions:
     utterances: int = 0
     retune: bool = False
     threads: int = 1
+    processes: int = 0
     details: int = 2
 
     def __post_init__(self) -> None:
         for name, known in (("model", MODELS), ("method", METHODS + FURTHER)):
             if getattr(self, name) not in (*known, "all"):
                 raise BadInputError(f"{name} must be {', '.join(known)} or all, got {getattr(self, name)!r}")
-        if self.beam < 0 or self.utterances < 0 or self.threads < 0:
-            raise BadInputError("beam, utterances and threads must not be negative")
+        if min(self.beam, self.utterances, self.threads, self.processes) < 0:
+            raise BadInputError("beam, utterances, threads and processes must not be negative")
 
     def wants(self, system: BundledSystem) -> bool:
         named = METHODS if self.method == "all" else (self.method,)
         return self.model in (system.model, "all") and system.method in named
+
+    def at_a_time(self) -> int:
+        """Most systems that are decoded at the same time."""
+        return self.processes or max(1, cores() // (self.threads or cores()))
 
 
 @dataclass(frozen=True)
@@ -114,21 +124,21 @@ def run_demo(
         progress: Called with a system's name; what it returns is called with (utterances done, of how many).
     """
     options, bundle = options or DemoOptions(), bundle or read_bundle()
-    _use_threads(options.threads)
     unpacked = bundle.unpack(out)
     listed = unpacked.utterances("test")[: options.utterances or None]
-    test = in_memory(listed)
-    systems: list[System] = []
-    decoders: dict[str, SearchDecoder] = {}
-    for entry in bundle.systems:
-        if options.wants(entry):
-            task = SystemRun(unpacked, entry, options, progress(f"{entry.model} {entry.method}"))
-            systems.append(task.run(test, decoders))
+    wanted = sorted(filter(options.wants, bundle.systems), key=lambda s: SLOWEST_FIRST.index(s.method))
+    decoded = in_processes(
+        SystemRuns(unpacked, options, listed),
+        wanted,
+        options.at_a_time(),
+        lambda entry: progress(f"{entry.model} {entry.method}"),
+    )
+    found = dict(zip(wanted, decoded, strict=True))
     results = Results(
         "novels, synthetic speech",
         "none",
         references_of(listed),
-        tuple(systems),
+        tuple(found[entry] for entry in bundle.systems if entry in found),
         {"bundle": bundle.study, "beam": options.beam or bundle.beam, "retuned": options.retune},
     )
     results.save(out / "results.json")
@@ -181,6 +191,30 @@ def model_tables(results: Results) -> list[Table]:
         title = f"{TITLES[model]}: word error rate (%), parameters in millions, change against BS in per cent"
         found.append(replace(whole, title=title, columns=tuple(COLUMNS.values()), rows=rows))
     return found
+
+
+@dataclass
+class SystemRuns:
+    """Decodes the test set with one system after another; those of one model share its encoder outputs.
+
+    Attributes:
+        unpacked: The bundle.
+        options: Beam, retuning, threads, details.
+        listed: The test set.
+    """
+
+    unpacked: Unpacked
+    options: DemoOptions
+    listed: Sequence[Utterance]
+    _decoders: dict[str, SearchDecoder] = field(default_factory=dict)
+
+    def __call__(self, entry: BundledSystem, progress: Progress | None) -> System:
+        _use_threads(self.options.threads)
+        return SystemRun(self.unpacked, entry, self.options, progress).run(self._test, self._decoders)
+
+    @cached_property
+    def _test(self) -> list[Utterance]:
+        return in_memory(self.listed)
 
 
 @dataclass

@@ -9,19 +9,31 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from ilme.tuning.result import TuningResult
 
-__all__ = ["say", "steps_table", "utterance_progress"]
+__all__ = ["named_progress", "say", "steps_table", "utterance_progress"]
+
+Update = Callable[[int, int], None]  # (utterances done, of how many)
 
 
 @contextmanager
-def utterance_progress(visible: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+def utterance_progress(visible: bool = True) -> Iterator[Update | None]:
     """A bar on stderr that counts utterances, one per decode; without a terminal, a line now and then."""
     if not visible:
         yield None
         return
+    with named_progress() as begin:
+        yield begin("")
+
+
+@contextmanager
+def named_progress() -> Iterator[Callable[[str], Update]]:
+    """As `utterance_progress`, for several things that decode at the same time: each name has bars of its own."""
     if not sys.stderr.isatty():
-        yield _lines()
+        began = time.monotonic()
+        yield lambda name: _lines(name, began)
         return
     from rich.console import Console
     from rich.progress import (
@@ -38,28 +50,36 @@ def utterance_progress(visible: bool = True) -> Iterator[Callable[[int, int], No
         TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: list[Any] = []
-        last = [0]
-
-        def update(done: int, total: int) -> None:
-            if not tasks or done <= last[0]:
-                tasks.append(bar.add_task(str(len(tasks) + 1), total=total))
-            last[0] = done
-            bar.update(tasks[-1], completed=done, total=total)
-
-        yield update
+        yield lambda name: _bars(bar, name)
 
 
-def _lines(every: float = 30.0) -> Callable[[int, int], None]:
+def _bars(bar: Progress, name: str) -> Update:
+    """A bar for each decode; the first with a name needs no number."""
+    tasks: list[TaskID] = []
+    last = 0
+
+    def update(done: int, total: int) -> None:
+        nonlocal last
+        if not tasks or done <= last:
+            number = "" if name and not tasks else str(len(tasks) + 1)
+            tasks.append(bar.add_task(f"{name} {number}".strip(), total=total))
+        last = done
+        bar.update(tasks[-1], completed=done, total=total)
+
+    return update
+
+
+def _lines(name: str, began: float, every: float = 30.0) -> Update:
     """A plain line at most every so many seconds, and at the end of each decode."""
-    began = last = time.monotonic()
+    last = time.monotonic()
+    prefix = f"{name}: " if name else ""
 
     def update(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= every or done == total:
             last = now
-            print(f"decoded {done}/{total} utterances, {now - began:.0f} s", file=sys.stderr, flush=True)
+            print(f"{prefix}decoded {done}/{total} utterances, {now - began:.0f} s", file=sys.stderr, flush=True)
 
     return update
 
