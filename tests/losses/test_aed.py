@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -98,6 +100,22 @@ def test_ctc_counts_each_utterance_and_forgives_impossible_ones() -> None:
     torch.testing.assert_close(loss(slice(None), int(sizes.max()), sizes), sum(each))
     impossible = loss(slice(1), 2, torch.tensor([2]))
     assert float(impossible.detach()) == 0.0
+
+
+def test_ctc_under_mixed_precision_is_float16s_close_to_float64s() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(16, 50)
+    h, lengths = torch.randn(3, 30, 16), torch.tensor([30, 22, 9])
+    labels, label_lengths = torch.randint(1, 50, (3, 6)), torch.tensor([6, 4, 2])
+    found = []
+    for dtype, mixed in ((torch.float64, False), (torch.float32, True)):
+        own, x = copy.deepcopy(layer).to(dtype), h.to(dtype).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            loss = ctc_loss(own, x, lengths, labels, label_lengths, blank=0)
+        found.append([loss, *torch.autograd.grad(loss, [x, *own.parameters()])])
+    for exact, mixed_one in zip(*found, strict=True):
+        off = float((mixed_one - exact).detach().abs().max() / exact.detach().abs().max())
+        assert off < 1e-3  # the step of float16 at 1; bfloat16's is eight times as large
 
 
 def test_energies_follow_their_formula() -> None:

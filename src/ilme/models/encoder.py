@@ -91,13 +91,8 @@ class LSTMEncoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """Whether its passes can be recorded in a CUDA graph, after `make_unpacked`."""
+        """Whether its passes can be recorded in a CUDA graph."""
         return all(bool(block.capturable) for block in self.blocks)
-
-    def make_unpacked(self) -> None:
-        """From now on it packs no sequences on a CUDA device, and asks nothing of the host."""
-        for block in self.blocks:
-            block.unpacked = block.capturable
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         reduce_at = self.config.reduce_after if self.config.time_reduction > 1 else -1
@@ -156,7 +151,6 @@ class _Block(nn.Module):
     def __init__(self, config: EncoderConfig, width: int, count: int, below: int) -> None:
         super().__init__()
         self.count, self.bidirectional = count, config.bidirectional
-        self.unpacked = self.capturable and config.hidden % ALIGNED == 0  # other widths are packed until recorded
         between = config.dropout if count > 1 else 0.0
         self.lstm = nn.LSTM(
             width, config.hidden, count, batch_first=True, dropout=between, bidirectional=config.bidirectional
@@ -173,7 +167,7 @@ class _Block(nn.Module):
         return not self.bidirectional or self.count == 1
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        if self.bidirectional and self.unpacked and x.is_cuda:
+        if self.bidirectional and self.capturable and x.is_cuda:
             x = both_ways(self.lstm, x, lengths)
         elif self.bidirectional:  # the backward direction must start at each utterance's own last frame
             packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)

@@ -50,7 +50,6 @@ class Objective(nn.Module):
                 "loop.graphs cannot record this network: it needs an encoder whose bidirectional layers have a "
                 "projection; leave loop.graphs out"
             )
-        self.model.encoder.make_unpacked()
         self.recorded = RecordedBody(body)
 
     def at_step(self, step: int) -> None:
