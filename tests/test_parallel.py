@@ -75,7 +75,7 @@ def test_results_come_in_order_from_as_many_processes_as_have_work(count, items,
     ("work", "error", "says"),
     [
         (refuse, BadInputError, "1 is not wanted"),
-        (lack, IlmeError, r"pip install 'ilme\[ray\]'"),
+        (lack, MissingExtraError, r"pip install 'ilme\[ray\]'"),
         (err, ZeroDivisionError, "division"),
         (die, IlmeError, "SIGKILL"),
         (leave, IlmeError, "status 3"),

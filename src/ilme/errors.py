@@ -26,3 +26,8 @@ class MissingExtraError(IlmeError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'ilme[{extra}]'")
+        self.package, self.extra = package, extra
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """It can travel from one process to another."""
+        return type(self), (self.package, self.extra)
