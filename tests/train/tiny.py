@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ilme.checkpoint import save_model
 from ilme.testing import numbered_tokens
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import AedObjective, LmObjective, Objective, RnntObjective
-from ilme.train.options import AedOptions, LoopOptions, OptimiserOptions
+from ilme.train.options import AedOptions, LoopOptions, OptimiserOptions, RnntOptions
 from ilme.train.sources import MemorySource, TextSource
 
 V, WIDTH = 12, 240
@@ -43,23 +44,29 @@ def utterances(count: int = 20, seed: int = 0) -> tuple[list[torch.Tensor], list
     return features, labels
 
 
-def make_objective(kind: str) -> Objective:
+def make_objective(kind: str, listen: int = 0) -> Objective:
     torch.manual_seed(0)
     tokens = numbered_tokens(V, "transducer" if kind == "rnnt" else "attention")
-    model = models.build(kind, models.preset(kind, "tiny"), tokens)
+    config, ctc = models.preset(kind, "tiny"), 0.3 if listen else 0.0
+    model = models.build(kind, replace(config, ctc=True) if listen else config, tokens)
     if kind == "rnnt":
-        return RnntObjective(model)
-    return AedObjective(model, AedOptions(smoothing=0.0)) if kind == "aed" else LmObjective(model)
+        return RnntObjective(model, RnntOptions(ctc=ctc, listen=listen))
+    return AedObjective(model, AedOptions(0.0, ctc=ctc, listen=listen)) if kind == "aed" else LmObjective(model)
 
 
 def make_trainer(
-    out: Path, kind: str = "rnnt", budget: float = 60, rates: OptimiserOptions | None = None, **loop: Any
+    out: Path,
+    kind: str = "rnnt",
+    budget: float = 60,
+    rates: OptimiserOptions | None = None,
+    listen: int = 0,
+    **loop: Any,
 ) -> Trainer:
     settings: dict[str, Any] = {
         "steps": 30, "save_every": 7, "evaluate_every": 10, "log_every": 5, "tensorboard": False, "precision": "fp32"
     }  # fmt: skip
     options = LoopOptions(**{**settings, **loop})
-    fabric = make_fabric(options.precision)
+    fabric = make_fabric(options.precision, listen > 0)
     ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
     features, labels = utterances()
     source: Any
@@ -71,9 +78,8 @@ def make_trainer(
         held = MemorySource(features, labels, budget, shuffle=False)
     whole = [batch for i, batch in enumerate(held) if i % fabric.world_size == fabric.global_rank]
     rates = rates or OptimiserOptions(rate=3e-3, warmup=10)
-    return Trainer(
-        out, make_objective(kind), source, lambda: whole, options, rates, lambda m: save_model(out, m), fabric=fabric
-    )
+    objective = make_objective(kind, listen)
+    return Trainer(out, objective, source, lambda: whole, options, rates, lambda m: save_model(out, m), fabric=fabric)
 
 
 def main() -> None:

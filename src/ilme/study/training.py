@@ -21,7 +21,7 @@ from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError, file_digest, used_fields
 from ilme.tokens import Tokens
 from ilme.train.journal import read_metrics
-from ilme.train.loop import Trainer, make_fabric
+from ilme.train.loop import Trainer
 from ilme.train.objectives import Objective
 from ilme.train.optimiser import start_from
 from ilme.train.options import LoopOptions, OptimiserOptions, WarmStart
@@ -153,7 +153,6 @@ def run_course(study: Study, stage: str, course: Course) -> dict[str, Any]:
         options_of(OptimiserOptions, course.plan.optimiser, "optimiser"),
         course.export,
         course.perplexity,
-        make_fabric(loop.precision),
     )
     progress = trainer.run(resume=True)
     early = loop.patience > 0 and progress.since_best >= loop.patience

@@ -34,8 +34,13 @@ class TrainingStoppedError(IlmeError):
     """Training cannot go on; the message says why and what is saved."""
 
 
-def make_fabric(precision: str = "auto") -> Any:
-    """Fabric for this process: alone, or one of those that torchrun started."""
+def make_fabric(precision: str = "auto", listens: bool = False) -> Any:
+    """Fabric for this process: alone, or one of those that torchrun started.
+
+    Args:
+        precision: As in LoopOptions.
+        listens: Whether a part of the network waits at first (`Objective.listen`), and so has no gradients to share.
+    """
     Fabric = _fabric_class()
     local, world = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("WORLD_SIZE", 1))
     cuda = torch.cuda.is_available()
@@ -45,7 +50,7 @@ def make_fabric(precision: str = "auto") -> Any:
         accelerator="cuda" if cuda else "cpu",
         devices=local,
         num_nodes=max(1, world // local),
-        strategy="ddp" if world > 1 else "auto",
+        strategy="auto" if world == 1 else "ddp_find_unused_parameters_true" if listens else "ddp",
         precision="bf16-mixed" if precision == "bf16" else "32-true",
     )
     fabric.launch()
@@ -92,7 +97,7 @@ class Trainer:
     ) -> None:
         self.out, self.source, self.held_out, self.loop, self.rates = out, source, held_out, loop, optimiser
         self.export, self.perplexity = export, perplexity
-        self.fabric = fabric or make_fabric(loop.precision)
+        self.fabric = fabric or make_fabric(loop.precision, objective.listen > 0)
         self.objective = objective
         if "encoder" in loop.recompute:
             recompute_encoder(objective.model)
