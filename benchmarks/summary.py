@@ -84,7 +84,7 @@ STUDIES = (
     ),
     Row("RNN-T, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="rnnt"),
     Row("AED, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="aed"),
-    Row("RNN-T, 76 M", "novels", "synthetic", "study-paper-longer.json", ("cross",), model="rnnt"),
+    Row("RNN-T, 76 M", "novels", "synthetic", "study-paper-more.json", ("cross",), model="rnnt"),
     Row("AED, 97 M", "novels", "synthetic", "study-paper-longer.json", ("cross",), model="aed"),
 )
 
