@@ -25,7 +25,6 @@ from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.study.config import read_config
 from ilme.study.language import study_tokenizer
 from ilme.study.provenance import commit, versions
-from ilme.study.runner import Study
 from ilme.study.speech import resident_part
 from ilme.study.stages import build_study
 from ilme.tokens import Tokens
@@ -105,13 +104,13 @@ def entropy(texts: list[str], tokenizer: Any) -> float:
     return -sum(n / total * math.log(n / total) for n in counts.values())
 
 
-def little_speech(folder: Path, hours: float) -> tuple[Study, Any]:
-    """A study with 1,000 word pieces, and so many hours of clean speech, made where they are not yet in the folder."""
+def little_speech(folder: Path, hours: float) -> tuple[Any, Any]:
+    """A tokenizer of 1,000 pieces, and so many hours of clean speech, made where they are not yet in the folder."""
     plan = Path(__file__).parents[1] / "configs" / "study" / "paper.yaml"
     changes = {"speech.hours": hours, "speech.passes": 1, "vocabulary": 1000}
     study = build_study(read_config(plan, changes), folder, "cpu")
     study.run(["speech", "tokenizer"])
-    return study, resident_part(study, "train", "cpu")
+    return study_tokenizer(study).for_role("transducer"), resident_part(study, "train", "cpu")
 
 
 def main() -> None:
@@ -127,8 +126,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    study, audio = little_speech(args.study, args.hours)
-    tokenizer = study_tokenizer(study).for_role("transducer")
+    tokenizer, audio = little_speech(args.study, args.hours)
     rows = json.loads(args.out.read_text())["rows"] if args.out.is_file() else []
     for name, start in STARTS.items():
         if any(row["start"] == name for row in rows):

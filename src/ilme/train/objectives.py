@@ -148,30 +148,23 @@ class _TransducerBody(Body):
 class AedObjective(Objective):
     """The loss of an attention decoder, with label smoothing, scheduled sampling and CTC as options say.
 
-        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x)),
-        or in the first `listen` steps   −log P_CTC(y|x)
+        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x))
 
-    Attention over an encoder that hears nothing yet learns nothing: the decoder may wait until it does. In evaluation
-    mode the loss is the first term alone, the plain cross-entropy.
+    In evaluation mode it is the first term alone, the plain cross-entropy.
     """
 
     def __init__(self, model: AED, options: AedOptions | None = None, recompute: bool = False) -> None:
         super().__init__()
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
-        self.listen, self.listening = self.options.listen, False
         self.auxiliary = Auxiliary(model, self.options, "aed")
 
     def at_step(self, step: int) -> None:
         self.auxiliary.at_step(step)
-        self.listening = step <= self.listen
         ramp = self.options.sampling_ramp
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
-        if self.listening and self.training:
-            values, frames = self.model.encoder(features, feature_lengths)
-            return self.auxiliary.loss(values, frames, labels, label_lengths)
         replace = self._drawn(labels)
         if self.recorded is not None and self.training and (replace is None or not replace.any()):
             values, frames, h = self.recorded(features, feature_lengths, labels)

@@ -140,7 +140,13 @@ class RnntOptions:
     flat: int = 0
 
     def __post_init__(self) -> None:
-        _check_ctc(self, "rnnt")
+        if self.ctc < 0 or self.listen < 0 or self.flat < 0:
+            raise BadInputError(
+                f"rnnt.ctc={self.ctc}, rnnt.listen={self.listen} and rnnt.flat={self.flat} must not be negative"
+            )
+        if self.listen and not self.ctc:
+            raise BadInputError("rnnt.listen trains CTC first, and rnnt.ctc=0 leaves it out: give it a weight")
+        _check_flat(self.flat, self.ctc, "rnnt")
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,6 @@ class AedOptions:
         sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
         forget: Rate at which the decoder reads nothing in place of a label, so that it cannot learn sentences by heart.
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
-        listen: Steps at the start in which CTC alone is trained; the decoder then starts on an encoder that hears.
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
     """
 
@@ -162,26 +167,20 @@ class AedOptions:
     sampling_ramp: int = 0
     forget: float = 0.0
     ctc: float = 0.0
-    listen: int = 0
     flat: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sampling <= 1:
-            raise BadInputError(f"aed.sampling={self.sampling} must be in 0..1")
+        if not 0 <= self.sampling <= 1 or self.ctc < 0 or self.flat < 0:
+            raise BadInputError(
+                f"aed.sampling={self.sampling} must be in 0..1, aed.ctc={self.ctc} and aed.flat={self.flat} ≥ 0"
+            )
         if not 0 <= self.forget < 1:
             raise BadInputError(f"aed.forget={self.forget} must be at least 0 and below 1")
-        _check_ctc(self, "aed")
+        _check_flat(self.flat, self.ctc, "aed")
 
 
-def _check_ctc(options: RnntOptions | AedOptions, kind: str) -> None:
-    for name in ("ctc", "listen", "flat"):
-        if getattr(options, name) < 0:
-            raise BadInputError(f"{kind}.{name}={getattr(options, name)} must not be negative")
-    if options.ctc:
-        return
-    if options.listen:
-        raise BadInputError(f"{kind}.listen trains CTC first, and {kind}.ctc=0 leaves it out: give it a weight")
-    if options.flat:
+def _check_flat(flat: int, ctc: float, kind: str) -> None:
+    if flat and not ctc:
         raise BadInputError(f"{kind}.flat comes before CTC, and {kind}.ctc=0 leaves that out: give it a weight")
 
 
