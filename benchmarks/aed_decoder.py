@@ -39,7 +39,7 @@ def make(args: argparse.Namespace, batch: int) -> tuple[AED, tuple[Any, ...], to
 
 def loop(args: argparse.Namespace, model: AED, memory: Any, labels: torch.Tensor, recompute: bool = False) -> None:
     with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
-        out = decoder_outputs(model, memory, labels, None, recompute)
+        out, _ = decoder_outputs(model, memory, labels, None, recompute)
     out.float().square().mean().backward()
     for tensor in (*memory, *model.parameters()):
         tensor.grad = None

@@ -20,11 +20,13 @@ import torch
 from torch import nn
 
 from ilme.data.features import FrontendConfig
-from ilme.losses.ctc import ctc_loss, flat_start_loss, unit_widths
+from ilme.losses.ctc import ctc_loss, flat_start_loss
+from ilme.losses.guide import unit_widths
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.study.config import read_config
 from ilme.study.language import study_tokenizer
 from ilme.study.provenance import commit, versions
+from ilme.study.runner import Study
 from ilme.study.speech import resident_part
 from ilme.study.stages import build_study
 from ilme.tokens import Tokens
@@ -104,13 +106,13 @@ def entropy(texts: list[str], tokenizer: Any) -> float:
     return -sum(n / total * math.log(n / total) for n in counts.values())
 
 
-def little_speech(folder: Path, hours: float) -> tuple[Any, Any]:
-    """A tokenizer of 1,000 pieces, and so many hours of clean speech, made where they are not yet in the folder."""
+def little_speech(folder: Path, hours: float) -> tuple[Study, Any]:
+    """A study with 1,000 word pieces, and so many hours of clean speech, made where they are not yet in the folder."""
     plan = Path(__file__).parents[1] / "configs" / "study" / "paper.yaml"
     changes = {"speech.hours": hours, "speech.passes": 1, "vocabulary": 1000}
     study = build_study(read_config(plan, changes), folder, "cpu")
     study.run(["speech", "tokenizer"])
-    return study_tokenizer(study).for_role("transducer"), resident_part(study, "train", "cpu")
+    return study, resident_part(study, "train", "cpu")
 
 
 def main() -> None:
@@ -126,7 +128,8 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    tokenizer, audio = little_speech(args.study, args.hours)
+    study, audio = little_speech(args.study, args.hours)
+    tokenizer = study_tokenizer(study).for_role("transducer")
     rows = json.loads(args.out.read_text())["rows"] if args.out.is_file() else []
     for name, start in STARTS.items():
         if any(row["start"] == name for row in rows):

@@ -40,6 +40,10 @@ def check_attention(device: str) -> None:
         energies = location_energies(*inputs, fused=fused)
         results.append([energies, *torch.autograd.grad(energies.square().sum(), inputs)])
     torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-3)
+    beam = [inputs[0], *(torch.randn(6, *shape[1:], device=device) for shape in shapes[1:3]), *inputs[3:]]
+    with torch.no_grad():
+        found, wanted = (location_energies(*beam, fused=fused) for fused in (True, False))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_is_the_sum_of_the_steps_own_scores() -> None:
 
 def test_decoder_outputs_are_the_models_own_with_gradients() -> None:
     model, features, sizes, labels, _ = small_batch()
-    found = decoder_outputs(model, model.encode(features, sizes), labels)
+    found = decoder_outputs(model, model.encode(features, sizes), labels)[0]
     wanted = model.decode_all(model.encode(features, sizes), labels)
     torch.testing.assert_close(model.output(found), wanted)
     weights = torch.randn_like(wanted)
@@ -64,10 +64,10 @@ def test_sampling_reads_the_decoders_own_draws_only_where_asked() -> None:
     memory = model.encode(features, sizes)
     with torch.no_grad():
         model.output.bias[8] = 50.0  # the decoder always draws 8
-        plain = decoder_outputs(model, memory, labels)
+        plain = decoder_outputs(model, memory, labels)[0]
         replace = torch.tensor([[False, True, False], [False, False, False]])
-        sampled = decoder_outputs(model, memory, labels, replace)
-        as_if = decoder_outputs(model, memory, torch.tensor([[3, 8, 5], [6, 7, 0]]))
+        sampled = decoder_outputs(model, memory, labels, replace)[0]
+        as_if = decoder_outputs(model, memory, torch.tensor([[3, 8, 5], [6, 7, 0]]))[0]
     torch.testing.assert_close(sampled, as_if)
     assert torch.equal(sampled[1], plain[1]) and torch.equal(sampled[0, :2], plain[0, :2])
     assert not torch.equal(sampled[0, 2:], plain[0, 2:])
@@ -83,10 +83,10 @@ def test_a_decoder_that_forgets_reads_only_some_of_its_labels() -> None:
         forgot = torch.rand(labels.shape) < 0.5
         assert 0 < forgot.sum() < forgot.numel()
         torch.manual_seed(1)
-        found = decoder_outputs(model, memory, labels, forget=0.5)
-        torch.testing.assert_close(found, decoder_outputs(model, memory, labels.masked_fill(forgot, 2)))
-        start = decoder_outputs(model, memory, labels, forget=0.99)[:, 0]
-        torch.testing.assert_close(start, decoder_outputs(model, memory, labels)[:, 0])  # the start is not forgotten
+        found = decoder_outputs(model, memory, labels, forget=0.5)[0]
+        torch.testing.assert_close(found, decoder_outputs(model, memory, labels.masked_fill(forgot, 2))[0])
+        start = decoder_outputs(model, memory, labels, forget=0.99)[0][:, 0]
+        torch.testing.assert_close(start, decoder_outputs(model, memory, labels)[0][:, 0])  # the start is not forgotten
 
 
 def test_ctc_counts_each_utterance_and_forgives_impossible_ones() -> None:

@@ -75,10 +75,10 @@ def test_the_lm_step_by_step_equals_one_pass():
     assert torch.allclose(whole.exp().sum(-1), torch.ones(3, 8, dtype=whole.dtype))
 
 
-@pytest.mark.parametrize("filters", [0, 4])
+@pytest.mark.parametrize(("filters", "pace"), [(0, 0.0), (4, 0.0), (4, 2.0)])
 @torch.no_grad()
-def test_the_decoder_step_by_step_equals_one_pass(filters):
-    model = network("aed", filters=filters)
+def test_the_decoder_step_by_step_equals_one_pass(filters, pace):
+    model = network("aed", filters=filters, pace=pace)
     memory = model.encode(torch.randn(2, 9, 240).double(), torch.tensor([9, 6]))
     labels = torch.randint(1, 11, (2, 5))
     rows, state = model.start(memory)
@@ -87,6 +87,28 @@ def test_the_decoder_step_by_step_equals_one_pass(filters):
         rows, state = model.step(labels[:, u], state, memory)
         steps.append(rows)
     assert torch.allclose(torch.stack(steps, 1), model.decode_all(memory, labels).log_softmax(-1), atol=1e-12)
+
+
+@torch.no_grad()
+def test_an_attention_with_a_pace_first_moves_on_by_it():
+    config = AEDConfig(EncoderConfig(features=6, hidden=40, layers=1), attention=320, width=31, pace=9)
+    model = AED(config, numbered_tokens(5, "attention"))
+    memory = model.encode(torch.randn(2, 200, 6), torch.tensor([200, 160]))
+    weights, rnn = model.attend.before(memory[2]), model.rnn.zero_state(2)
+    places = []
+    for _ in range(12):
+        weights, context = model.attend(weights, memory, rnn[0][:, -1])
+        _, rnn = model.decode(torch.tensor([3, 4]), context, rnn)
+        places.append((weights * torch.arange(200)).sum(-1))
+    assert torch.allclose(torch.stack(places).diff(dim=0), torch.tensor(9.0), atol=2.5)
+    assert model.attend.before(memory[2]).argmax(-1).tolist() == [0, 0]
+
+
+def test_a_pace_needs_filters_that_look_so_far_back():
+    with pytest.raises(BadInputError, match=r"pace=16"):
+        AEDConfig(width=31, pace=16)
+    with pytest.raises(BadInputError, match=r"pace=2"):
+        AEDConfig(filters=0, pace=2)
 
 
 @pytest.mark.parametrize("filters", [0, 3])

@@ -35,7 +35,7 @@ def average_context(model: AED, batches: Iterable[tuple[Tensor, Tensor, Tensor, 
     for features, lengths, labels, label_lengths in batches:
         memory = model.encode(features, lengths)
         rnn = model.rnn.zero_state(len(labels))
-        weights, context = model.attend(memory[2].softmax(-1), memory, rnn[0][:, -1])
+        weights, context = model.attend(model.attend.before(memory[2]), memory, rnn[0][:, -1])
         for u, previous in enumerate(nn.functional.pad(labels, (1, 0), value=model.sos).unbind(1)):
             live = label_lengths >= u
             total = total + context[live].double().sum(0)

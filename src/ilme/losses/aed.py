@@ -42,7 +42,7 @@ def aed_loss(
         recompute: Keep no activations of a decoder step, make them again in the backward pass.
     """
     return outputs_loss(
-        model, decoder_outputs(model, memory, labels, replace, recompute), labels, label_lengths, smoothing
+        model, decoder_outputs(model, memory, labels, replace, recompute)[0], labels, label_lengths, smoothing
     )
 
 
@@ -62,8 +62,10 @@ def decoder_outputs(
     replace: Tensor | None = None,
     recompute: bool = False,
     forget: float = 0.0,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """h_dec_1 … h_dec_{U+1} (B, U+1, hidden) for given labels (B, U), as the model's own start and step give them.
+
+    Beside them a_0 … a_U (B, U+1, T) in float32: what was attended to before each of these was made.
 
     Where `replace` says so the decoder reads a label drawn from its own distribution; only such steps pay for
     their output layer. Labels are forgotten at random, at the rate `forget`; the start of the sentence is not.
@@ -91,11 +93,11 @@ class _Loop:
         self.location = None if attention.location is None else attention.location.weight.to(dtype)
         self.fused = kernels_run_on(memory[1].device)
 
-    def __call__(self, labels: Tensor, replace: Tensor | None, recompute: bool, forget: float) -> Tensor:
+    def __call__(self, labels: Tensor, replace: Tensor | None, recompute: bool, forget: float) -> tuple[Tensor, Tensor]:
         model, B = self.model, len(labels)
         zeros = torch.zeros(B, model.rnn.hidden, device=labels.device, dtype=self.dtype)
         hidden, cell = [zeros] * model.rnn.layers, [zeros] * model.rnn.layers
-        weights, context = self.attend(self.padding.softmax(-1), hidden[-1])
+        weights, context = self.attend(model.attend.before(self.padding), hidden[-1])
         previous = nn.functional.pad(labels, (1, 0), value=model.sos)
         e = model.embedding(previous)
         if forget:
@@ -103,10 +105,12 @@ class _Loop:
             e = e * nn.functional.pad(kept, (1, 0), value=True)[..., None]
         embedded = e.to(self.dtype).unbind(1)
         outputs: list[Tensor] = []
+        attended: list[Tensor] = []
         for u, e in enumerate(embedded):
             if u > 0 and replace is not None and bool(replace[:, u - 1].any()):
                 drawn = model.embedding(self.draw(outputs[-1])).to(self.dtype)
                 e = torch.where(replace[:, u - 1, None].to(labels.device), drawn, e)
+            attended.append(weights)
             if recompute:
                 weights, context, hidden, cell = checkpoint(
                     self.step, e, weights, context, hidden, cell, use_reentrant=False
@@ -114,7 +118,7 @@ class _Loop:
             else:
                 weights, context, hidden, cell = self.step(e, weights, context, hidden, cell)
             outputs.append(hidden[-1])
-        return torch.stack(outputs, 1)
+        return torch.stack(outputs, 1), torch.stack(attended, 1)
 
     def step(
         self, e: Tensor, weights: Tensor, context: Tensor, hidden: list[Tensor], cell: list[Tensor]

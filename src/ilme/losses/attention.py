@@ -5,7 +5,8 @@
 K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the
 step before. Written plainly, each label of the transcript stores two tensors of the size of K for the
 backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and makes the tanh again in
-the backward pass.
+the backward pass. In a search K sequences attend to each utterance, and the same kernel stores nothing of the size
+of K times the keys.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ FRAMES, UNITS, WARPS = 32, 64, 4
 def location_energies(
     keys: Tensor, query: Tensor, moved: Tensor, location: Tensor, v: Tensor, *, fused: bool | None = None
 ) -> Tensor:
-    """Energies (B, T) in float32.
+    """Energies (n, T) in float32.
 
     Args:
         keys: K (B, T, A).
-        query: q (B, A).
-        moved: M (B, T, F).
+        query: q (n, A), for n / B sequences of each utterance, standing together; in training one.
+        moved: M (n, T, F).
         location: W_f (A, F).
         v: (A,).
         fused: Whether to run the kernels; None: wherever they can run.
@@ -41,6 +42,7 @@ def location_energies(
             keys, query, moved, location = (x.to(dtype) for x in (keys, query, moved, location))
         energies: Tensor = _FusedEnergies.apply(keys, query, moved, location, v)  # type: ignore[no-untyped-call]
         return energies
+    keys = keys if len(query) == len(keys) else keys.repeat_interleave(len(query) // len(keys), 0)
     z = keys + query[:, None] + torch.nn.functional.linear(moved, location)
     return torch.nn.functional.linear(torch.tanh(z), v[None]).squeeze(-1).to(_exact(keys))
 
@@ -55,10 +57,10 @@ class _FusedEnergies(torch.autograd.Function):
         from ilme.losses import attention_kernels as kernels
 
         keys, query, moved, location = (x.contiguous() for x in (keys, query, moved, location))
-        B, T, A = keys.shape
-        out = torch.empty(B, T, device=keys.device)
-        grid = (B, -(-T // FRAMES))
-        kernels.energy_kernel[grid](keys, query, moved, location, v, out, T, A, moved.shape[2], **_shape(moved))
+        (B, T, A), n = keys.shape, len(query)
+        out = torch.empty(n, T, device=keys.device)
+        grid = (n, -(-T // FRAMES))
+        kernels.energy_kernel[grid](keys, query, moved, location, v, out, n // B, T, A, moved.shape[2], **_shape(moved))
         ctx.save_for_backward(keys, query, moved, location, v)
         return out
 

@@ -1,6 +1,6 @@
 """Triton kernels of the location-aware additive attention. `ilme.losses.attention` says what they compute.
 
-One program owns one utterance's block of frames and walks over the attention dimension, so neither the sum
+One program owns one sequence's block of frames and walks over the attention dimension, so neither the sum
 inside the tanh nor the tanh itself, both (B, T, A), is ever stored; the backward pass makes them again.
 """
 # The language of the kernels has no types that a Python type checker knows.
@@ -11,12 +11,15 @@ import triton.language as tl
 
 
 @triton.jit
-def _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS: tl.constexpr, EXACT: tl.constexpr):
-    """tanh(W_k h_enc + W_q h_dec + W_f (F ∗ α)) of a block of frames t and attention units a."""
+def _inside(keys, query, location, b, n, t, a, moved, T, A, F, FILTERS: tl.constexpr, EXACT: tl.constexpr):
+    """tanh(W_k h_enc + W_q h_dec + W_f (F ∗ α)) of a block of frames t and attention units a.
+
+    b is the utterance, n the sequence that attends to it.
+    """
     f = tl.arange(0, FILTERS)
     mask = (t < T)[:, None] & (a < A)[None, :]
     k = tl.load(keys + (b * T + t)[:, None] * A + a[None, :], mask=mask, other=0.0).to(tl.float32)
-    q = tl.load(query + b * A + a, mask=a < A, other=0.0).to(tl.float32)
+    q = tl.load(query + n * A + a, mask=a < A, other=0.0).to(tl.float32)
     w = tl.load(location + a[None, :] * F + f[:, None], mask=(a < A)[None, :] & (f < F)[:, None], other=0.0)
     if EXACT:
         z = k + q[None, :] + tl.dot(moved, w, input_precision="ieee")
@@ -25,24 +28,25 @@ def _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS: tl.constexp
     return 1.0 - 2.0 / (tl.exp(2.0 * z) + 1.0), mask
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["K", "T"])
 def energy_kernel(
-    keys, query, moved_ptr, location, v, out, T, A, F,
+    keys, query, moved_ptr, location, v, out, K, T, A, F,
     FILTERS: tl.constexpr, EXACT: tl.constexpr, FRAMES: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """energy[b, t] = Σ_a v_a tanh(…)."""
-    b = tl.program_id(0).to(tl.int64)
+    """energy[n, t] = Σ_a v_a tanh(…), for K sequences n of each utterance."""
+    n = tl.program_id(0).to(tl.int64)
+    b = n // K
     t = tl.program_id(1) * FRAMES + tl.arange(0, FRAMES)
     f = tl.arange(0, FILTERS)
-    moved = tl.load(moved_ptr + (b * T + t)[:, None] * F + f[None, :],
+    moved = tl.load(moved_ptr + (n * T + t)[:, None] * F + f[None, :],
                     mask=(t < T)[:, None] & (f < F)[None, :], other=0.0)  # fmt: skip
     total = tl.zeros((FRAMES,), tl.float32)
     for start in range(0, A, UNITS):
         a = start + tl.arange(0, UNITS)
-        h, _ = _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS, EXACT)
+        h, _ = _inside(keys, query, location, b, n, t, a, moved, T, A, F, FILTERS, EXACT)
         va = tl.load(v + a, mask=a < A, other=0.0).to(tl.float32)
         total += tl.sum(h * va[None, :], 1)
-    tl.store(out + b * T + t, total, mask=t < T)
+    tl.store(out + n * T + t, total, mask=t < T)
 
 
 @triton.jit(do_not_specialize=["T", "blocks"])
@@ -60,7 +64,7 @@ def energy_gradient_kernel(
     g = tl.load(grad + b * T + t, mask=t < T, other=0.0).to(tl.float32)
     for start in range(0, A, UNITS):
         a = start + tl.arange(0, UNITS)
-        h, mask = _inside(keys, query, location, b, t, a, moved, T, A, F, FILTERS, EXACT)
+        h, mask = _inside(keys, query, location, b, b, t, a, moved, T, A, F, FILTERS, EXACT)
         va = tl.load(v + a, mask=a < A, other=0.0).to(tl.float32)
         dz = g[:, None] * va[None, :] * (1.0 - h * h)
         tl.store(dz_out + (b * T + t)[:, None] * A + a[None, :], dz.to(dz_out.dtype.element_ty), mask=mask)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ilme.tokens import Tokens
+from ilme.losses.guide import even_ends
 
-__all__ = ["ctc_loss", "flat_start_loss", "unit_widths"]
+__all__ = ["ctc_loss", "flat_start_loss"]
 
 
 def ctc_loss(layer: nn.Linear, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int) -> Tensor:
@@ -45,11 +45,6 @@ def _logits(layer: nn.Linear, h: Tensor) -> Tensor:
     return logits.to(torch.promote_types(dtype, torch.float32))
 
 
-def unit_widths(tokens: Tokens) -> Tensor:
-    """How long the units are likely to sound, by their letters: (V,)."""
-    return torch.tensor([float(max(1, len(piece))) for piece in tokens.pieces])
-
-
 def flat_start_loss(
     layer: nn.Linear,
     h: Tensor,
@@ -76,9 +71,7 @@ def flat_start_loss(
     B, T, _ = h.shape
     if not labels.shape[1]:
         return h.sum() * 0.0
-    inside = torch.arange(labels.shape[1], device=h.device) < label_lengths[:, None]
-    ends = (widths[labels] * inside).cumsum(1)
-    ends = ends / ends[:, -1:].clamp(min=1.0)
+    ends = even_ends(widths, labels, label_lengths)
     frames = torch.arange(T, device=h.device).expand(B, T)
     place = (frames + 0.5) / lengths[:, None].clamp(min=1)
     if late:

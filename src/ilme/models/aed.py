@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from ilme.errors import BadInputError
+from ilme.losses.attention import location_energies
+from ilme.losses.device import kernels_run_on
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import log_softmax
@@ -18,6 +21,7 @@ from ilme.tokens import Tokens
 __all__ = ["AED", "PRESETS", "AEDConfig", "Memory"]
 
 LOOKED = 0.05  # of the attention lies before the first frame that counts as looked at
+AHEAD = 8.0  # nats by which frames that lie ahead by the pace first stand out
 LARGEST = 2**29  # values inside the attention's tanh that a search makes at a time: 2 GiB in float32
 
 # h_enc (B, T, E), W_k h_enc (B, T, A), padding (B, T) as 0 or −inf; and, where a search limits that, how many frames
@@ -36,6 +40,8 @@ class AEDConfig:
         attention: Dimension of the additive attention.
         filters: Convolution filters over the previous attention weights; 0 makes it content-based.
         width: Width of those filters in frames, odd.
+        pace: Frames that the attention first moves on by with each label, until it learns better; it then begins at the
+            first frame. 0: it begins at all of them alike, and must learn to move.
         ctc: Add a CTC output layer on the encoder, for an auxiliary loss.
         dropout: In the decoder; the encoder has its own.
     """
@@ -48,12 +54,18 @@ class AEDConfig:
     attention: int = 1280
     filters: int = 32
     width: int = 31
+    pace: float = 0.0
     ctc: bool = False
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         if self.filters and self.width % 2 == 0:
             raise BadInputError(f"width must be odd, so that a filter has a centre; got {self.width}")
+        if self.pace and not (self.filters and 0 < self.pace <= self.width // 2):
+            raise BadInputError(
+                f"pace={self.pace} is how far a filter looks back: it needs filters, and must lie between 0 and half "
+                f"their width ({self.width // 2} frames)"
+            )
 
 
 PRESETS: dict[str, AEDConfig] = {
@@ -125,8 +137,7 @@ class AED(nn.Module):
     def start(self, memory: Memory) -> tuple[Tensor, State]:
         B = len(memory[2])
         rnn = self.rnn.zero_state(B)
-        uniform = memory[2].softmax(-1)
-        weights, context = self.attend(uniform, memory, rnn[0][:, -1])  # c_0, from h_dec_0 = 0
+        weights, context = self.attend(self.attend.before(memory[2]), memory, rnn[0][:, -1])  # c_0, from h_dec_0 = 0
         return self.step(torch.full((B,), self.sos, device=self.device), (rnn, weights, context), memory)
 
     def step(self, labels: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
@@ -145,7 +156,7 @@ class AED(nn.Module):
     def decode_all(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (B, U+1, V) for given labels (B, U): the same numbers as start and step, with gradients."""
         rnn = self.rnn.zero_state(len(labels))
-        weights, context = self.attend(memory[2].softmax(-1), memory, rnn[0][:, -1])
+        weights, context = self.attend(self.attend.before(memory[2]), memory, rnn[0][:, -1])
         outputs = []
         for previous in nn.functional.pad(labels, (1, 0), value=self.sos).unbind(1):
             h, rnn = self.decode(previous, context, rnn)
@@ -173,6 +184,32 @@ class LocationAttention(nn.Module):
         self.energy = nn.Linear(A, 1, bias=False)
         self.filters = nn.Conv1d(1, filters, config.width, padding=config.width // 2, bias=False) if filters else None
         self.location = nn.Linear(filters, A, bias=False) if filters else None
+        self.moves = config.pace > 0
+        if self.moves:
+            self._start_moving(config.pace)
+
+    @torch.no_grad()
+    def _start_moving(self, pace: float) -> None:
+        """First weights with which the attention moves on by `pace` frames with each label, whatever is said.
+
+            (F_0 ∗ a)_t = Σ_d exp(−½ ((d − pace) / 0.6 pace)²) a_{t−d},    W_f0 = β sgn(v):    vᵀ tanh(W_f0) ≈ AHEAD
+
+        From a random start it is uniform, and filters of random weights pass on next to nothing of that: nothing says
+        what comes next.
+        """
+        assert self.filters is not None and self.location is not None
+        v, width = self.energy.weight[0], self.filters.weight.shape[2]
+        back = width // 2 - torch.arange(width, dtype=v.dtype, device=v.device)
+        self.filters.weight[0, 0] = torch.exp(-0.5 * ((back - pace) / (0.6 * pace)).square()) * (back >= 0)
+        self.location.weight[:, 0] = v.sign() * math.atanh(min(0.95, AHEAD / float(v.abs().sum())))
+
+    def before(self, padding: Tensor) -> Tensor:
+        """Weights (B, T) that stand for those of a label before the first; padding as in `Memory`."""
+        if not self.moves:
+            return padding.softmax(-1)
+        first = torch.zeros_like(padding)
+        first[:, 0] = 1.0
+        return first
 
     def forward(self, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
         """Previous weights (n, T), memory of B utterances, h_dec (n, hidden): weights (n, T), context (n, E)."""
@@ -196,10 +233,15 @@ class LocationAttention(nn.Module):
     def _energies(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
         """keys (B, T, A), query (B, K, A), moved (B, K, T, filters): energies (B, K, T).
 
-        A search makes no more than LARGEST values of z at a time: beams of many utterances would fill a GPU.
+        Beams of many utterances would fill a GPU: a search stores no z where a kernel makes the energies, and elsewhere
+        no more than LARGEST values at a time.
         """
         (B, T, A), K = keys.shape, query.shape[1]
-        rows = B if torch.is_grad_enabled() else max(1, LARGEST // (K * T * A))
+        searches = not torch.is_grad_enabled()
+        if searches and self.location is not None and moved is not None and kernels_run_on(keys.device):
+            W_f, v = self.location.weight, self.energy.weight[0]
+            return location_energies(keys, query.flatten(0, 1), moved.flatten(0, 1), W_f, v).view(B, K, T)
+        rows = max(1, LARGEST // (K * T * A)) if searches else B
         if rows < B:
             parts = [slice(b, b + rows) for b in range(0, B, rows)]
             return torch.cat([self._energies(keys[b], query[b], None if moved is None else moved[b]) for b in parts])

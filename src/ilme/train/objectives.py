@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from ilme.errors import BadInputError
 from ilme.losses.aed import decoder_outputs, outputs_loss
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
-from ilme.losses.ctc import ctc_loss, flat_start_loss, unit_widths
+from ilme.losses.ctc import ctc_loss, flat_start_loss
+from ilme.losses.guide import guide_loss, unit_widths
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
@@ -28,6 +29,7 @@ from ilme.train.options import AedOptions, LmOptions, RnntOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
 
+GUIDED = 0.3  # weight of the guide at first; with 1 it kept the encoder from learning what is said
 GATHERED = 16  # batches whose draws of scheduled sampling one of them has, where passes are recorded
 
 
@@ -148,9 +150,9 @@ class _TransducerBody(Body):
 class AedObjective(Objective):
     """The loss of an attention decoder, with label smoothing, scheduled sampling and CTC as options say.
 
-        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x))
+        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x)) + GUIDED (1 − n / guide)⁺ · guide loss
 
-    In evaluation mode it is the first term alone, the plain cross-entropy.
+    at step n. In evaluation mode it is the first term alone, the plain cross-entropy.
     """
 
     def __init__(self, model: AED, options: AedOptions | None = None, recompute: bool = False) -> None:
@@ -158,22 +160,27 @@ class AedObjective(Objective):
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
         self.auxiliary = Auxiliary(model, self.options, "aed")
+        self.guided, self.widths = 0.0, unit_widths(model.tokens)
 
     def at_step(self, step: int) -> None:
         self.auxiliary.at_step(step)
+        self.guided = GUIDED * max(0.0, 1.0 - step / self.options.guide) if self.options.guide else 0.0
         ramp = self.options.sampling_ramp
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
         replace = self._drawn(labels)
         if self.recorded is not None and self.training and (replace is None or not replace.any()):
-            values, frames, h = self.recorded(features, feature_lengths, labels)
+            values, frames, attention, h = self.recorded(features, feature_lengths, labels)
             labels = _as_wide(labels, h.shape[1] - 1)
         else:
-            values, frames, h = self.body()(features, feature_lengths, labels, replace)
+            values, frames, attention, h = self.body()(features, feature_lengths, labels, replace)
         loss = outputs_loss(self.model, h, labels, label_lengths, self.options.smoothing if self.training else 0.0)
         if self.options.ctc and self.training:
             loss = loss + self.options.ctc * self.auxiliary.loss(values, frames, labels, label_lengths)
+        if self.guided and self.training:
+            self.widths = self.widths.to(labels.device)
+            loss = loss + self.guided * guide_loss(attention, frames, labels, label_lengths, self.widths)
         return loss
 
     def _drawn(self, labels: Tensor) -> Tensor | None:
@@ -192,7 +199,7 @@ class AedObjective(Objective):
 
 
 class _AttentionBody(Body):
-    """Encoder and decoder: h_enc, its lengths, and h_dec_1 … h_dec_{U+1}."""
+    """Encoder and decoder: h_enc, its lengths, a_0 … a_U, and h_dec_1 … h_dec_{U+1}."""
 
     def __init__(self, model: AED, recompute: bool, forget: float) -> None:
         super().__init__()
@@ -203,10 +210,10 @@ class _AttentionBody(Body):
     ) -> tuple[Tensor, ...]:
         memory = self.model.encode(features, lengths)
         learns = self.model.training
-        h = decoder_outputs(
+        h, attention = decoder_outputs(
             self.model, memory, labels, replace, self.recompute and learns, self.forget if learns else 0.0
         )
-        return memory[0], torch.isfinite(memory[2]).sum(1), h
+        return memory[0], torch.isfinite(memory[2]).sum(1), attention, h
 
 
 class LmObjective(Objective):

@@ -160,6 +160,8 @@ class AedOptions:
         forget: Rate at which the decoder reads nothing in place of a label, so that it cannot learn sentences by heart.
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
+        guide: Steps at the start over which a loss fades that draws the attention to where the next label would lie,
+            were all spread evenly over the utterance.
     """
 
     smoothing: float = 0.1
@@ -168,6 +170,7 @@ class AedOptions:
     forget: float = 0.0
     ctc: float = 0.0
     flat: int = 0
+    guide: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.sampling <= 1 or self.ctc < 0 or self.flat < 0:
@@ -176,6 +179,8 @@ class AedOptions:
             )
         if not 0 <= self.forget < 1:
             raise BadInputError(f"aed.forget={self.forget} must be at least 0 and below 1")
+        if self.guide < 0:
+            raise BadInputError(f"aed.guide={self.guide} must not be negative")
         _check_flat(self.flat, self.ctc, "aed")
 
 
