@@ -106,10 +106,10 @@ def entropy(texts: list[str], tokenizer: Any) -> float:
     return -sum(n / total * math.log(n / total) for n in counts.values())
 
 
-def little_speech(folder: Path, hours: float) -> tuple[Study, Any]:
-    """A study with 1,000 word pieces, and so many hours of clean speech, made where they are not yet in the folder."""
+def little_speech(folder: Path, hours: float, pieces: int = 1000) -> tuple[Study, Any]:
+    """A study with so many word pieces and hours of clean speech, made where they are not yet in the folder."""
     plan = Path(__file__).parents[1] / "configs" / "study" / "paper.yaml"
-    changes = {"speech.hours": hours, "speech.passes": 1, "vocabulary": 1000}
+    changes = {"speech.hours": hours, "speech.passes": 1, "vocabulary": pieces}
     study = build_study(read_config(plan, changes), folder, "cpu")
     study.run(["speech", "tokenizer"])
     return study, resident_part(study, "train", "cpu")

@@ -23,6 +23,7 @@ from ilme import models
 from ilme.data.features import FrontendConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.rnnt import RNNTConfig
+from ilme.study.language import study_tokenizer
 from ilme.study.provenance import commit, versions
 from ilme.train import joint_start
 from ilme.train.objectives import RnntObjective
@@ -106,7 +107,8 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=5.0, help="longer utterances, in seconds, are left out")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    tokenizer, audio = little_speech(args.study, args.hours)
+    study, audio = little_speech(args.study, args.hours)
+    tokenizer = study_tokenizer(study).for_role("transducer")
     listener = Run(audio, tokenizer, args, easy=True)
     heard = listener.train(args.listen)
     rows = []

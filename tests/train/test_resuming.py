@@ -92,9 +92,9 @@ def test_sigterm_saves_exits_0_and_resumes_to_the_same_weights(tmp_path: Path, u
     assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.parametrize("listen", [0, 4])
-def test_two_processes_make_the_loss_curve_of_one(tmp_path: Path, listen: int) -> None:
-    words = ["steps=12", "log_every=1", "save_every=12", "budget=60", f"listen={listen}"]
+@pytest.mark.parametrize(("kind", "listen"), [("rnnt", 0), ("rnnt", 4), ("aed", 4)])
+def test_two_processes_make_the_loss_curve_of_one(tmp_path: Path, kind: str, listen: int) -> None:
+    words = ["steps=12", "log_every=1", "save_every=12", "budget=60", f"kind={kind}", f"listen={listen}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}"}
     environment["CUDA_VISIBLE_DEVICES"] = ""  # gloo, on any machine
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -106,7 +106,7 @@ def test_two_processes_make_the_loss_curve_of_one(tmp_path: Path, listen: int) -
         timeout=120,
     )
     settings = {"steps": 12, "log_every": 1, "save_every": 12}
-    make_trainer(tmp_path / "one", budget=60, listen=listen, accumulate=2, **settings).run()
+    make_trainer(tmp_path / "one", kind, 60, listen=listen, accumulate=2, **settings).run()
     curves = []
     for name in ("one", "two"):
         rows = read_metrics(tmp_path / name / "metrics.jsonl")

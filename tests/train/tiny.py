@@ -47,11 +47,11 @@ def utterances(count: int = 20, seed: int = 0) -> tuple[list[torch.Tensor], list
 def make_objective(kind: str, listen: int = 0) -> Objective:
     torch.manual_seed(0)
     tokens = numbered_tokens(V, "transducer" if kind == "rnnt" else "attention")
-    config = models.preset(kind, "tiny")
+    config, ctc = models.preset(kind, "tiny"), 0.3 if listen else 0.0
     model = models.build(kind, replace(config, ctc=True) if listen else config, tokens)
     if kind == "rnnt":
-        return RnntObjective(model, RnntOptions(ctc=0.3 if listen else 0.0, listen=listen))
-    return AedObjective(model, AedOptions(smoothing=0.0)) if kind == "aed" else LmObjective(model)
+        return RnntObjective(model, RnntOptions(ctc=ctc, listen=listen))
+    return AedObjective(model, AedOptions(0.0, ctc=ctc, listen=listen)) if kind == "aed" else LmObjective(model)
 
 
 def make_trainer(

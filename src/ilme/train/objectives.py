@@ -23,6 +23,7 @@ from ilme.models.aed import AED
 from ilme.models.encoder import ctc_blank
 from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
+from ilme.train.decoder_start import check_decoder, start_decoder
 from ilme.train.graphs import Body, RecordedBody
 from ilme.train.joint_start import check_joint, start_joint
 from ilme.train.options import AedOptions, LmOptions, RnntOptions
@@ -152,23 +153,38 @@ class AedObjective(Objective):
 
         loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x)) + GUIDED (1 − n / guide)⁺ · guide loss
 
-    at step n. In evaluation mode it is the first term alone, the plain cross-entropy.
+    at step n after the first `listen`, in which it is −log P_CTC(y|x). In evaluation mode it is the first term alone,
+    the plain cross-entropy.
     """
+
+    hearing: RecordedBody | None = None  # the encoder's passes, while it listens alone
 
     def __init__(self, model: AED, options: AedOptions | None = None, recompute: bool = False) -> None:
         super().__init__()
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
+        self.listen, self.listening = self.options.listen, False
+        if self.listen:
+            check_decoder(model)
         self.auxiliary = Auxiliary(model, self.options, "aed")
         self.guided, self.widths = 0.0, unit_widths(model.tokens)
 
     def at_step(self, step: int) -> None:
         self.auxiliary.at_step(step)
-        self.guided = GUIDED * max(0.0, 1.0 - step / self.options.guide) if self.options.guide else 0.0
+        self.listening = step <= self.listen
+        if self.listen and step == self.listen + 1:
+            self.hearing = None
+            start_decoder(self.model)
+        guide = self.options.guide
+        self.guided = GUIDED * max(0.0, 1.0 - (step - self.listen) / guide) if guide else 0.0
         ramp = self.options.sampling_ramp
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
+        if self.listening and self.training:
+            run = self.hearing or _EncoderBody(self.model)
+            values, frames = run(features, feature_lengths, labels)
+            return self.auxiliary.loss(values, frames, labels, label_lengths)
         replace = self._drawn(labels)
         if self.recorded is not None and self.training and (replace is None or not replace.any()):
             values, frames, attention, h = self.recorded(features, feature_lengths, labels)
@@ -183,6 +199,10 @@ class AedObjective(Objective):
             loss = loss + self.guided * guide_loss(attention, frames, labels, label_lengths, self.widths)
         return loss
 
+    def record(self) -> None:
+        super().record()
+        self.hearing = RecordedBody(_EncoderBody(self.model)) if self.listen else None
+
     def _drawn(self, labels: Tensor) -> Tensor | None:
         """Where the decoder reads its own draw in place of a label (B, U); None: nowhere.
 
@@ -196,6 +216,18 @@ class AedObjective(Objective):
 
     def body(self) -> Body:
         return _AttentionBody(self.model, self.recompute, self.options.forget)
+
+
+class _EncoderBody(Body):
+    """The encoder alone: h_enc and its lengths."""
+
+    def __init__(self, model: AED) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        h, lengths = self.model.encoder(features, lengths)
+        return h, lengths
 
 
 class _AttentionBody(Body):

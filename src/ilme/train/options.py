@@ -140,13 +140,7 @@ class RnntOptions:
     flat: int = 0
 
     def __post_init__(self) -> None:
-        if self.ctc < 0 or self.listen < 0 or self.flat < 0:
-            raise BadInputError(
-                f"rnnt.ctc={self.ctc}, rnnt.listen={self.listen} and rnnt.flat={self.flat} must not be negative"
-            )
-        if self.listen and not self.ctc:
-            raise BadInputError("rnnt.listen trains CTC first, and rnnt.ctc=0 leaves it out: give it a weight")
-        _check_flat(self.flat, self.ctc, "rnnt")
+        _check_ctc(self, "rnnt")
 
 
 @dataclass(frozen=True)
@@ -159,9 +153,10 @@ class AedOptions:
         sampling_ramp: Steps over which the rate rises from 0 to that; 0 has it from the start.
         forget: Rate at which the decoder reads nothing in place of a label, so that it cannot learn sentences by heart.
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
+        listen: Steps at the start in which CTC alone is trained; the decoder then starts from its layer.
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
-        guide: Steps at the start over which a loss fades that draws the attention to where the next label would lie,
-            were all spread evenly over the utterance.
+        guide: Steps, from when the decoder starts, over which a loss fades that draws the attention to where the next
+            label would lie, were all spread evenly over the utterance.
     """
 
     smoothing: float = 0.1
@@ -169,24 +164,27 @@ class AedOptions:
     sampling_ramp: int = 0
     forget: float = 0.0
     ctc: float = 0.0
+    listen: int = 0
     flat: int = 0
     guide: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sampling <= 1 or self.ctc < 0 or self.flat < 0:
-            raise BadInputError(
-                f"aed.sampling={self.sampling} must be in 0..1, aed.ctc={self.ctc} and aed.flat={self.flat} ≥ 0"
-            )
+        if not 0 <= self.sampling <= 1:
+            raise BadInputError(f"aed.sampling={self.sampling} must be in 0..1")
         if not 0 <= self.forget < 1:
             raise BadInputError(f"aed.forget={self.forget} must be at least 0 and below 1")
         if self.guide < 0:
             raise BadInputError(f"aed.guide={self.guide} must not be negative")
-        _check_flat(self.flat, self.ctc, "aed")
+        _check_ctc(self, "aed")
 
 
-def _check_flat(flat: int, ctc: float, kind: str) -> None:
-    if flat and not ctc:
-        raise BadInputError(f"{kind}.flat comes before CTC, and {kind}.ctc=0 leaves that out: give it a weight")
+def _check_ctc(options: RnntOptions | AedOptions, kind: str) -> None:
+    for name in ("ctc", "listen", "flat"):
+        if getattr(options, name) < 0:
+            raise BadInputError(f"{kind}.{name}={getattr(options, name)} must not be negative")
+    for name, does in (("listen", "trains CTC first"), ("flat", "comes before CTC")):
+        if getattr(options, name) and not options.ctc:
+            raise BadInputError(f"{kind}.{name} {does}, and {kind}.ctc=0 leaves it out: give it a weight")
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def run_speech(
     """Trains an RNN-T or an AED; the model lies in `out` when it ends."""
     if not data.train or not data.tokenizer:
         raise BadInputError("data.train (cuts) and data.tokenizer (a sentencepiece model) must be given")
-    fabric = make_fabric(loop.precision, isinstance(loss, RnntOptions) and loss.listen > 0)
+    fabric = make_fabric(loop.precision, loss.listen > 0)
     role: Literal["transducer", "attention"] = "transducer" if kind == "rnnt" else "attention"
     tokenizer = SentencePieceTokenizer.load(data.tokenizer, role)
     torch.manual_seed(loop.seed)
