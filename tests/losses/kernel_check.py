@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ilme.losses import cross_entropy, rnnt
-from ilme.losses.attention import location_energies
+from ilme.models.energies import location_energies
 from tests.losses.transducer_oracles import loss_and_gradients, plain_loss, random_case, relative_error
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ilme import models
 from ilme.losses.aed import aed_loss, decoder_outputs
-from ilme.losses.attention import location_energies
 from ilme.losses.ctc import ctc_loss
 from ilme.models.aed import AED
+from ilme.models.energies import location_energies
 from ilme.testing import numbered_tokens
 from ilme.train.runs import network_config
 

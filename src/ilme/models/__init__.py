@@ -1,4 +1,7 @@
-"""The paper's networks, each in one file with its config and presets beside it."""
+"""The paper's networks, each in one file with its config and presets beside it.
+
+energies and energy_kernels: what the AED's attention computes most of the time.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ilme.errors import BadInputError
-from ilme.losses.attention import location_energies
-from ilme.losses.device import kernels_run_on
+from ilme.kernels import kernels_run_on
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
+from ilme.models.energies import location_energies
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import log_softmax
 from ilme.models.rows import families

@@ -2,5 +2,5 @@
 
 options: what can be set. objectives: networks with their losses. sources and resident: batches from text, memory and
 the device. optimiser: groups, schedule, average. monitor: internal-LM perplexity. journal: metrics, progress, curves.
-alignment: LSTM widths that suit the device.
+alignment: LSTM widths that suit the device. joint_start, decoder_start: networks that begin as copies of CTC's layer.
 """

@@ -1,12 +1,11 @@
-"""Energies of location-aware additive attention, which are what an attention decoder's training step waits for.
+"""Energies of location-aware additive attention, which are what an attention decoder's steps wait for.
 
     energy(b, t) = Σ_a v_a tanh( K(b, t, a) + q(b, a) + Σ_f W_f(a, f) M(b, t, f) )          (Eq. 5)
 
 K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the
 step before. Written plainly, each label of the transcript stores two tensors of the size of K for the
 backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and makes the tanh again in
-the backward pass. In a search K sequences attend to each utterance, and the same kernel stores nothing of the size
-of K times the keys.
+the backward pass. In a search several sequences attend to each utterance, and the same kernel serves them all.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.losses.device import kernels_run_on
+from ilme.kernels import kernels_run_on
 
 __all__ = ["location_energies"]
 
@@ -54,7 +53,7 @@ def _exact(x: Tensor) -> torch.dtype:
 class _FusedEnergies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Tensor, query: Tensor, moved: Tensor, location: Tensor, v: Tensor) -> Tensor:
-        from ilme.losses import attention_kernels as kernels
+        from ilme.models import energy_kernels as kernels
 
         keys, query, moved, location = (x.contiguous() for x in (keys, query, moved, location))
         (B, T, A), n = keys.shape, len(query)
@@ -66,7 +65,7 @@ class _FusedEnergies(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        from ilme.losses import attention_kernels as kernels
+        from ilme.models import energy_kernels as kernels
 
         keys, query, moved, location, v = ctx.saved_tensors
         (B, T, A), F = keys.shape, moved.shape[2]

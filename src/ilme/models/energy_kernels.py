@@ -1,4 +1,4 @@
-"""Triton kernels of the location-aware additive attention. `ilme.losses.attention` says what they compute.
+"""Triton kernels of the location-aware additive attention. `ilme.models.energies` says what they compute.
 
 One program owns one sequence's block of frames and walks over the attention dimension, so neither the sum
 inside the tanh nor the tanh itself, both (B, T, A), is ever stored; the backward pass makes them again.

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels of these losses can run."""
+"""Whether Triton kernels can run."""
 
 from __future__ import annotations
 
