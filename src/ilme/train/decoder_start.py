@@ -1,8 +1,8 @@
 """An attention decoder that starts from what its CTC layer has learnt.
 
-CTC alone teaches an encoder within a few hundred steps what takes far longer beside a decoder that does not know yet
-where to look. So the encoder may listen first, and the decoder then begins as a copy of CTC's layer: its LSTM layers
-pass on about what they read, the label and the context,
+CTC alone teaches an encoder in a few hundred steps, and needs no decoder for that, which does not know yet where to
+look. So the encoder may listen first, and the decoder then begins as a copy of CTC's layer: its LSTM layers pass on
+about what they read, the label and the context,
 
     h_dec ≈ r (e + c),    W_d = W_ctc / r,    b_d = b_ctc
 

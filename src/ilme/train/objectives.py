@@ -30,7 +30,7 @@ from ilme.train.options import AedOptions, LmOptions, RnntOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
 
-GUIDED = 0.3  # weight of the guide at first; with 1 it kept the encoder from learning what is said
+GUIDED = 0.3  # weight of the guide at first: it leads, and leaves the encoder to the labels' own losses
 GATHERED = 16  # batches whose draws of scheduled sampling one of them has, where passes are recorded
 
 
