@@ -34,7 +34,7 @@ from ilme.train.options import AedOptions, OptimiserOptions
 from ilme.train.resident import ResidentSource
 
 SCHEDULE = OptimiserOptions(rate=2e-3, warmup=50, decay="cosine", final=0.02)
-PACE = 3  # frames of 60 ms that a label lasts, on average
+PACE = 3  # frames of 60 ms; `frames per label` in the report says how many a label lasts
 STARTS: dict[str, dict[str, Any]] = {
     "by itself": {},
     "pace": {"pace": PACE},
@@ -94,7 +94,7 @@ def _held_out(objective: AedObjective, batches: list[Any]) -> list[float]:
             [
                 objective(*objective.inputs(batch)),
                 ctc_loss(model.ctc, heard, frames, *spoken, objective.auxiliary.blank),
-                guide_loss(attention, frames, *spoken, objective.widths),
+                guide_loss(attention, frames, *spoken, objective.auxiliary.widths_on(batch.labels.device)),
             ]
         )
         units += int(objective.units(batch))
@@ -123,11 +123,13 @@ def main() -> None:
     for name in args.only:
         train = ResidentSource(audio, tokenizer, seed=args.seed, easy_first=True, **shape)
         rows[name] = {"start": name, "curve": curve(train, held_out, tokenizer.tokens, STARTS[name], args)}
+    frames = len(audio.samples) / audio.rate / 0.06
     report = {
         "what": __doc__.splitlines()[0] if __doc__ else "",
         "command": "benchmarks/attention_start.py",
         "made_with": versions("cpu") | {"commit": commit()},
         "options": {k: v for k, v in vars(args).items() if k not in ("out", "study", "only")},
+        "frames per label": round(frames / sum(len(ids) for ids in tokenizer.encode_many(audio.texts)), 2),
         "columns": ["step", "CPU seconds", "decoder", "CTC", "guide"],
         "rows": [rows[name] for name in STARTS if name in rows],
     }

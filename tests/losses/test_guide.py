@@ -93,7 +93,7 @@ def test_it_brings_the_attention_to_the_labels() -> None:
     """A decoder that learns from the guide alone looks near every label, in order."""
     model, features, sizes, labels, counts = small_batch()
     objective = AedObjective(model, AedOptions(guide=10**6))
-    widths = objective.widths
+    widths = objective.auxiliary.widths_on(labels.device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
     body, losses = objective.body(), []
     for _ in range(60):

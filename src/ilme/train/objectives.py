@@ -40,6 +40,7 @@ class Objective(nn.Module):
     model: Any
     recorded: RecordedBody | None = None
     listen: int = 0  # steps after which a part of the network starts that has not learnt before
+    listening: bool = False  # whether it has not started yet
 
     def body(self) -> Body | None:
         """The part of the forward pass that can be recorded as CUDA graphs; None: there is none."""
@@ -57,6 +58,12 @@ class Objective(nn.Module):
 
     def at_step(self, step: int) -> None:
         """Called before each step, for what changes over time."""
+        self.listening = step <= self.listen
+        if self.listen and step == self.listen + 1:
+            self.start()
+
+    def start(self) -> None:
+        """Called once, after the steps of listening: the part that has not learnt before begins."""
 
     def inputs(self, batch: Any) -> tuple[Tensor, ...]:
         return batch.features, batch.feature_lengths, batch.labels, batch.label_lengths
@@ -76,7 +83,7 @@ class Auxiliary:
         if not options.ctc and model.ctc is not None:
             model.ctc.requires_grad_(False)
         self.model, self.flat, self.starting = model, options.flat, False
-        self.blank, self.widths = ctc_blank(model.tokens), unit_widths(model.tokens)
+        self.blank, self._widths = ctc_blank(model.tokens), unit_widths(model.tokens)
 
     def at_step(self, step: int) -> None:
         self.starting = step <= self.flat
@@ -85,10 +92,15 @@ class Auxiliary:
         layer = self.model.ctc
         assert layer is not None  # where CTC has a weight
         if self.starting:
-            self.widths = self.widths.to(h.device)
+            widths = self.widths_on(h.device)
             late = not self.model.config.encoder.bidirectional
-            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, self.widths, late)
+            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, widths, late)
         return ctc_loss(layer, h, lengths, labels, label_lengths, self.blank)
+
+    def widths_on(self, device: torch.device) -> Tensor:
+        """How long each unit is likely to sound (V,); brought to the device once."""
+        self._widths = self._widths.to(device)
+        return self._widths
 
 
 class RnntObjective(Objective):
@@ -104,7 +116,6 @@ class RnntObjective(Objective):
         super().__init__()
         self.model, self.options = model, options or RnntOptions()
         self.listen = self.options.listen
-        self.listening = False
         if self.listen:
             check_joint(model)
         self.auxiliary = Auxiliary(model, self.options, "rnnt")
@@ -113,10 +124,11 @@ class RnntObjective(Objective):
         return _TransducerBody(self.model)
 
     def at_step(self, step: int) -> None:
+        super().at_step(step)
         self.auxiliary.at_step(step)
-        self.listening = step <= self.listen
-        if self.listen and step == self.listen + 1:
-            start_joint(self.model)
+
+    def start(self) -> None:
+        start_joint(self.model)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
         model = self.model
@@ -163,22 +175,23 @@ class AedObjective(Objective):
         super().__init__()
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
-        self.listen, self.listening = self.options.listen, False
+        self.listen = self.options.listen
         if self.listen:
             check_decoder(model)
         self.auxiliary = Auxiliary(model, self.options, "aed")
-        self.guided, self.widths = 0.0, unit_widths(model.tokens)
+        self.guided = 0.0
 
     def at_step(self, step: int) -> None:
+        super().at_step(step)
         self.auxiliary.at_step(step)
-        self.listening = step <= self.listen
-        if self.listen and step == self.listen + 1:
-            self.hearing = None
-            start_decoder(self.model)
         guide = self.options.guide
         self.guided = GUIDED * max(0.0, 1.0 - (step - self.listen) / guide) if guide else 0.0
         ramp = self.options.sampling_ramp
         self.sampling = self.options.sampling * (min(1.0, step / ramp) if ramp else 1.0)
+
+    def start(self) -> None:
+        self.hearing = None
+        start_decoder(self.model)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
         if self.listening and self.training:
@@ -195,8 +208,8 @@ class AedObjective(Objective):
         if self.options.ctc and self.training:
             loss = loss + self.options.ctc * self.auxiliary.loss(values, frames, labels, label_lengths)
         if self.guided and self.training:
-            self.widths = self.widths.to(labels.device)
-            loss = loss + self.guided * guide_loss(attention, frames, labels, label_lengths, self.widths)
+            widths = self.auxiliary.widths_on(labels.device)
+            loss = loss + self.guided * guide_loss(attention, frames, labels, label_lengths, widths)
         return loss
 
     def record(self) -> None:
