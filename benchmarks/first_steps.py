@@ -20,8 +20,7 @@ import torch
 from torch import nn
 
 from ilme.data.features import FrontendConfig
-from ilme.losses.ctc import ctc_loss, flat_start_loss
-from ilme.losses.guide import unit_widths
+from ilme.losses.ctc import ctc_loss, flat_start_loss, unit_widths
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.study.config import read_config
 from ilme.study.language import study_tokenizer

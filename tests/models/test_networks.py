@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -171,11 +173,11 @@ def test_the_first_look_is_free():
     assert torch.equal(rows, held) and torch.equal(weights, held_weights)
 
 
-@pytest.mark.parametrize("reduction", [1, 2, 3])
+@pytest.mark.parametrize("reduction, by", [(1, "mean"), (2, "concatenation"), (3, "concatenation"), (3, "mean")])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("projection", [0, 7])
 @torch.no_grad()
-def test_padding_does_not_reach_the_encoder(reduction, bidirectional, projection):
+def test_padding_does_not_reach_the_encoder(reduction, by, bidirectional, projection):
     torch.manual_seed(0)
     config = EncoderConfig(
         features=5,
@@ -184,6 +186,7 @@ def test_padding_does_not_reach_the_encoder(reduction, bidirectional, projection
         bidirectional=bidirectional,
         projection=projection,
         time_reduction=reduction,
+        reduce_by=by,
     )
     encoder = LSTMEncoder(config).double().eval()
     x = torch.randn(2, 11, 5).double()
@@ -194,11 +197,29 @@ def test_padding_does_not_reach_the_encoder(reduction, bidirectional, projection
     assert torch.allclose(whole[1, : lengths[1]], alone[0], atol=1e-12)
 
 
+@torch.no_grad()
+def test_frames_are_reduced_to_their_mean_without_another_parameter():
+    whole = LSTMEncoder(EncoderConfig(features=5, hidden=6, layers=2, projection=7, dropout=0.0)).eval()
+    config = replace(whole.config, time_reduction=3, reduce_after=1, reduce_by="mean")
+    slower = LSTMEncoder(config).eval()
+    slower.load_state_dict(whole.state_dict())
+    x, lengths = torch.randn(2, 8, 5), torch.tensor([8, 4])
+    below = whole.blocks[0](x, lengths)
+    means = torch.stack([below[0, :3].mean(0), below[0, 3:6].mean(0), below[0, 6:].mean(0)])
+    found, frames = slower(x, lengths)
+    assert frames.tolist() == [3, 2]
+    torch.testing.assert_close(found[0], whole.blocks[1](means[None], torch.tensor([3]))[0])
+    last = torch.stack([below[1, :3].mean(0), below[1, 3]])
+    torch.testing.assert_close(found[1, :2], whole.blocks[1](last[None], torch.tensor([2]))[0])
+
+
 def test_configs_that_cannot_be_built_are_named():
     with pytest.raises(BadInputError, match="width must be odd"):
         AEDConfig(width=30)
     with pytest.raises(BadInputError, match="reduce_after=6"):
         EncoderConfig(time_reduction=2, reduce_after=6)
+    with pytest.raises(BadInputError, match="reduce_by='sum' must be"):
+        EncoderConfig(reduce_by="sum")
     with pytest.raises(BadInputError, match="'lstm' or 'stateless'"):
         RNNTConfig(prediction="gru")
     with pytest.raises(BadInputError, match="no preset 'huge'"):

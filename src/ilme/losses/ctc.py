@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ilme.losses.guide import even_ends
+from ilme.tokens import Tokens
 
-__all__ = ["ctc_loss", "flat_start_loss"]
+__all__ = ["ctc_logits", "ctc_loss", "flat_start_loss", "unit_widths"]
 
 
 def ctc_loss(layer: nn.Linear, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int) -> Tensor:
@@ -26,13 +26,13 @@ def ctc_loss(layer: nn.Linear, h: Tensor, lengths: Tensor, labels: Tensor, label
         label_lengths: Labels of each utterance (B,).
         blank: CTC's blank: an id that no transcript holds.
     """
-    scores = _logits(layer, h).log_softmax(-1).transpose(0, 1)
+    scores = ctc_logits(layer, h).log_softmax(-1).transpose(0, 1)
     return nn.functional.ctc_loss(
         scores, labels, lengths, label_lengths, blank=blank, reduction="sum", zero_infinity=True
     )
 
 
-def _logits(layer: nn.Linear, h: Tensor) -> Tensor:
+def ctc_logits(layer: nn.Linear, h: Tensor) -> Tensor:
     """W h + b in float32 (B, T, V).
 
     Under mixed precision the product is float16's, eight times finer than bfloat16: its numbers are small, and in
@@ -43,6 +43,11 @@ def _logits(layer: nn.Linear, h: Tensor) -> Tensor:
     with torch.autocast(device, enabled=False):
         logits = nn.functional.linear(h.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
     return logits.to(torch.promote_types(dtype, torch.float32))
+
+
+def unit_widths(tokens: Tokens) -> Tensor:
+    """How long the units are likely to sound, by their letters: (V,)."""
+    return torch.tensor([float(max(1, len(piece))) for piece in tokens.pieces])
 
 
 def flat_start_loss(
@@ -71,7 +76,7 @@ def flat_start_loss(
     B, T, _ = h.shape
     if not labels.shape[1]:
         return h.sum() * 0.0
-    ends = even_ends(widths, labels, label_lengths)
+    ends = _even_ends(widths, labels, label_lengths)
     frames = torch.arange(T, device=h.device).expand(B, T)
     place = (frames + 0.5) / lengths[:, None].clamp(min=1)
     if late:
@@ -80,7 +85,7 @@ def flat_start_loss(
     falls = torch.searchsorted(ends.contiguous(), place.clamp(0.0, 1.0).contiguous(), right=True)
     target = labels.gather(1, torch.minimum(falls, (label_lengths[:, None] - 1).clamp(min=0)))
     share = (label_lengths / lengths.clamp(min=1)).clamp(max=1.0)[:, None]
-    scores = _logits(layer, h)
+    scores = ctc_logits(layer, h)
     with torch.autocast(h.device.type, enabled=False):
         own = nn.functional.linear(h.detach().float(), layer.weight[blank][None], layer.bias[blank][None])[..., 0]
     all_labels = scores.index_fill(2, torch.tensor([blank], device=h.device), -torch.inf).logsumexp(-1)
@@ -89,3 +94,10 @@ def flat_start_loss(
     silent = (1 - share) * nn.functional.softplus(-odds) + share * nn.functional.softplus(odds)
     losses: Tensor = (chosen + silent) * (frames < lengths[:, None])
     return losses.sum()
+
+
+def _even_ends(widths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
+    """Where each label would end, from 0 to 1, were all of them spread evenly over the utterance: (B, U), U > 0."""
+    inside = torch.arange(labels.shape[1], device=labels.device) < label_lengths[:, None]
+    ends = (widths[labels] * inside).cumsum(1)
+    return ends / ends[:, -1:].clamp(min=1.0)

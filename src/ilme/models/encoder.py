@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,9 @@ class EncoderConfig:
         layers: Number of LSTM layers; 0 only where `whisper` has some.
         bidirectional: Read the utterance in both directions; a streaming model cannot.
         projection: Project each layer's output to this dimension, then LayerNorm; 0 leaves the layers plain.
-        time_reduction: Concatenate this many frames into one; 1 keeps the frame rate.
-        reduce_after: The layer after which frames are concatenated; 0: before the LSTM layers, where there are
-            Whisper's.
+        time_reduction: Make one frame of so many; 1 keeps the frame rate.
+        reduce_after: The layer after which that is done; 0: before the LSTM layers, where there are Whisper's.
+        reduce_by: How: their `concatenation`, or their `mean`, which asks for no wider layer.
         dropout: Between layers.
         whisper: Whisper's convolutions and Transformer layers before the LSTM layers; none by default.
     """
@@ -44,12 +45,15 @@ class EncoderConfig:
     projection: int = 0
     time_reduction: int = 1
     reduce_after: int = 2
+    reduce_by: Literal["concatenation", "mean"] = "concatenation"
     dropout: float = 0.1
     whisper: WhisperConfig = field(default_factory=WhisperConfig)
 
     def __post_init__(self) -> None:
         if self.time_reduction < 1:
             raise BadInputError(f"time_reduction must be at least 1, got {self.time_reduction}")
+        if self.reduce_by not in ("concatenation", "mean"):
+            raise BadInputError(f"reduce_by={self.reduce_by!r} must be concatenation or mean")
         if self.whisper.layers and self.features != self.whisper.mel_bins:
             bins = self.whisper.mel_bins
             raise BadInputError(
@@ -75,7 +79,12 @@ class EncoderConfig:
         """Dimension of a frame that the first LSTM layer reads."""
         if not self.whisper.layers:
             return self.features
-        return self.whisper.width * (self.time_reduction if self.reduce_after == 0 else 1)
+        return self.whisper.width * (self.widening if self.reduce_after == 0 else 1)
+
+    @property
+    def widening(self) -> int:
+        """How many times as wide a frame is after the reduction."""
+        return self.time_reduction if self.reduce_by == "concatenation" else 1
 
 
 class LSTMEncoder(nn.Module):
@@ -100,7 +109,7 @@ class LSTMEncoder(nn.Module):
         if self.whisper is not None:
             x, lengths = self.whisper(x, lengths)
             if reduce_at == 0:
-                x, lengths = _reduce_time(x, lengths, self.config.time_reduction)
+                x, lengths = _reduce_time(x, lengths, self.config)
             x = self.dropout(x)
         if self.project is not None:
             x = self.project(x)
@@ -108,7 +117,7 @@ class LSTMEncoder(nn.Module):
             x = block(x if done == 0 else self.dropout(x), lengths)
             done += int(block.count)  # type: ignore[arg-type]
             if done == reduce_at:
-                x, lengths = _reduce_time(x, lengths, self.config.time_reduction)
+                x, lengths = _reduce_time(x, lengths, self.config)
         return x, lengths
 
 
@@ -140,7 +149,7 @@ def _plan(config: EncoderConfig) -> list[tuple[int, int, int]]:
     for start, end in itertools.pairwise(starts):
         width = config.inputs if start == 0 else config.outputs
         if config.time_reduction > 1 and start and start == config.reduce_after:
-            width *= config.time_reduction
+            width *= config.widening
         plan.append((width, end - start, start))
     return plan
 
@@ -215,9 +224,14 @@ def _start_as_mean(layer: nn.Module, hidden: int) -> None:
         way += torch.eye(*way.shape) * hidden / layer.in_features
 
 
-def _reduce_time(x: Tensor, lengths: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """(B, T, D) to (B, ⌈T/factor⌉, factor·D); a last group that is not full is filled with zeros."""
-    B, T, D = x.shape
+def _reduce_time(x: Tensor, lengths: Tensor, config: EncoderConfig) -> tuple[Tensor, Tensor]:
+    """(B, T, D) to (B, ⌈T/factor⌉, factor·D), the last group filled with zeros; by mean, to (B, ⌈T/factor⌉, D)."""
+    (B, T, D), factor = x.shape, config.time_reduction
     inside = torch.arange(T, device=x.device) < lengths[:, None]
-    x = nn.functional.pad(x * inside[..., None], (0, 0, 0, -T % factor))
-    return x.reshape(B, -1, factor * D), (lengths + factor - 1) // factor
+    groups = nn.functional.pad(x * inside[..., None], (0, 0, 0, -T % factor)).reshape(B, -1, factor * D)
+    lengths, sizes = (lengths + factor - 1) // factor, lengths
+    if config.reduce_by == "concatenation":
+        return groups, lengths
+    starts = factor * torch.arange(groups.shape[1], device=x.device)
+    filled = (sizes[:, None] - starts).clamp(1, factor)[..., None]
+    return groups.unflatten(2, (factor, D)).sum(2) / filled, lengths

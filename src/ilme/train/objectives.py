@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from ilme.errors import BadInputError
 from ilme.losses.aed import decoder_outputs, outputs_loss
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
-from ilme.losses.ctc import ctc_loss, flat_start_loss
-from ilme.losses.guide import guide_loss, unit_widths
+from ilme.losses.ctc import ctc_logits, ctc_loss, flat_start_loss, unit_widths
+from ilme.losses.guide import ctc_places, guide_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
@@ -30,8 +30,8 @@ from ilme.train.options import AedOptions, LmOptions, RnntOptions
 
 __all__ = ["AedObjective", "LmObjective", "Objective", "RnntObjective", "recompute_encoder"]
 
-GUIDED = 0.3  # weight of the guide at first: it leads, and leaves the encoder to the labels' own losses
-GATHERED = 16  # batches whose draws of scheduled sampling one of them has, where passes are recorded
+GUIDED = 0.5  # weight of the guide at first: it leads, and leaves the encoder to the labels' own losses
+GATHERED = 64  # batches whose draws of scheduled sampling one of them has, where passes are recorded
 
 
 class Objective(nn.Module):
@@ -92,15 +92,16 @@ class Auxiliary:
         layer = self.model.ctc
         assert layer is not None  # where CTC has a weight
         if self.starting:
-            widths = self.widths_on(h.device)
+            self._widths = self._widths.to(h.device)
             late = not self.model.config.encoder.bidirectional
-            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, widths, late)
+            return flat_start_loss(layer, h, lengths, labels, label_lengths, self.blank, self._widths, late)
         return ctc_loss(layer, h, lengths, labels, label_lengths, self.blank)
 
-    def widths_on(self, device: torch.device) -> Tensor:
-        """How long each unit is likely to sound (V,); brought to the device once."""
-        self._widths = self._widths.to(device)
-        return self._widths
+    def places(self, h: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor) -> Tensor:
+        """The frame on which CTC puts each label (B, U)."""
+        layer = self.model.ctc
+        assert layer is not None  # where CTC has a weight
+        return ctc_places(ctc_logits(layer, h.detach()), lengths, labels, label_lengths, self.blank)
 
 
 class RnntObjective(Objective):
@@ -208,8 +209,8 @@ class AedObjective(Objective):
         if self.options.ctc and self.training:
             loss = loss + self.options.ctc * self.auxiliary.loss(values, frames, labels, label_lengths)
         if self.guided and self.training:
-            widths = self.auxiliary.widths_on(labels.device)
-            loss = loss + self.guided * guide_loss(attention, frames, labels, label_lengths, widths)
+            places = self.auxiliary.places(values, frames, labels, label_lengths)
+            loss = loss + self.guided * guide_loss(attention, places, frames, label_lengths)
         return loss
 
     def record(self) -> None:

@@ -155,8 +155,8 @@ class AedOptions:
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
         listen: Steps at the start in which CTC alone is trained; the decoder then starts from its layer.
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
-        guide: Steps, from when the decoder starts, over which a loss fades that draws the attention to where the next
-            label would lie, were all spread evenly over the utterance.
+        guide: Steps, from when the decoder starts, over which a loss fades that draws the attention to the frame where
+            CTC puts the next label; it has to learn that first (`listen`).
     """
 
     smoothing: float = 0.1
@@ -175,6 +175,10 @@ class AedOptions:
             raise BadInputError(f"aed.forget={self.forget} must be at least 0 and below 1")
         if self.guide < 0:
             raise BadInputError(f"aed.guide={self.guide} must not be negative")
+        if self.guide and not self.listen:
+            raise BadInputError(
+                "aed.guide draws the attention to where CTC puts the labels: give CTC steps to learn that, aed.listen"
+            )
         _check_ctc(self, "aed")
 
 
