@@ -85,7 +85,7 @@ STUDIES = (
     Row("RNN-T, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="rnnt"),
     Row("AED, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="aed"),
     Row("RNN-T, 76 M", "novels", "synthetic", "study-paper-more.json", ("cross",), model="rnnt"),
-    Row("AED, 97 M", "novels", "synthetic", "study-paper-longer.json", ("cross",), model="aed"),
+    Row("AED, 97 M", "novels", "synthetic", "study-paper-more.json", ("cross",), model="aed"),
 )
 
 
@@ -112,7 +112,14 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     for y, row in enumerate(reversed(rows)):
         rates = row["test WER"]
         left = {m: 100 * rates[m] / rates["BS"] for m in STYLE if m in rates}
-        axes.plot([min(left.values()), 100], [y, y], color="#dddddd", linewidth=2, zorder=1, solid_capstyle="round")
+        axes.plot(
+            [min(left.values()), max(100, *left.values())],
+            [y, y],
+            color="#dddddd",
+            linewidth=2,
+            zorder=1,
+            solid_capstyle="round",
+        )
         for m, at in left.items():
             name, colour, size, shape = STYLE[m]
             first = m in rates and not any(m in r["test WER"] for r in rows[: len(rows) - 1 - y])
@@ -127,13 +134,13 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
                 linewidths=0.8,
                 edgecolors="white",
             )
-        axes.text(101.2, y, f"{rates['BS']:.2f}", va="center", fontsize=9, color="#444444")
+        axes.text(109.5, y, f"{rates['BS']:.2f}", va="center", fontsize=9, color="#444444")
     axes.set_yticks(range(len(rows)), [f"{r['domain']} · {r['recogniser']}" for r in reversed(rows)], fontsize=9.5)
-    axes.set_xlim(28, 106)
+    axes.set_xlim(28, 114)
     axes.set_xticks(range(30, 101, 10), [f"{x} %" for x in range(30, 101, 10)])
     axes.set_xlabel("word errors left, of those without a language model")
     axes.axvline(100, color="#bbbbbb", linewidth=1, zorder=0)
-    axes.text(101.2, len(rows) - 0.5, "WER", fontsize=9, color="#444444")
+    axes.text(109.5, len(rows) - 0.5, "WER", fontsize=9, color="#444444")
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

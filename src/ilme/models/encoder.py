@@ -234,4 +234,4 @@ def _reduce_time(x: Tensor, lengths: Tensor, config: EncoderConfig) -> tuple[Ten
         return groups, lengths
     starts = factor * torch.arange(groups.shape[1], device=x.device)
     filled = (sizes[:, None] - starts).clamp(1, factor)[..., None]
-    return groups.unflatten(2, (factor, D)).sum(2) / filled, lengths
+    return groups.view(B, groups.shape[1], factor, D).sum(2) / filled, lengths

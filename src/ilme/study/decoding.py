@@ -22,7 +22,7 @@ from ilme.decoding.loading import INTERNAL, Parts, load_recogniser
 from ilme.decoding.recogniser import Recogniser
 from ilme.decoding.utterances import Utterance, read_utterances, references_of
 from ilme.evaluation.evaluate import Plan, evaluate_system
-from ilme.evaluation.metrics import measure
+from ilme.evaluation.metrics import ErrorCounts, measure
 from ilme.evaluation.results import Results, System
 from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
@@ -37,11 +37,12 @@ from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import Method, WeightSpace
 
-__all__ = ["decoding_stages", "search_options", "setting_domain", "system_parts"]
+__all__ = ["beam_hint", "decoding_stages", "search_options", "setting_domain", "system_parts"]
 
 Setting = Literal["cross", "intra", "calls"]
 
 LATER = ("aed_look_back", "aed_enough")  # fields that older studies had not
+BEAMS_AGREE = 0.05  # share by which dev may have more errors at the tables' beam than at the tuning's
 
 
 def decoding_stages(config: StudyConfig) -> list[Stage]:
@@ -245,7 +246,19 @@ def _test_methods(
         seconds = _first_time(_clock(folder, method), system.seconds)
         systems.append(replace(system, dev_wer=round(dev_errors.rate, 4), seconds=seconds))
         study.say(f"  {model} {method} {_weights(tuning.weights)}: dev {dev_errors.rate:.2f}")
+        if hint := beam_hint(tuning.dev, tuning.beam, dev_errors, plan.beam):
+            study.say(f"  {model} {method}: {hint}")
     return listed, systems
+
+
+def beam_hint(tuned: ErrorCounts, tuning_beam: int, dev: ErrorCounts, beam: int) -> str | None:
+    """What to do where weights that are good at the tuning's beam are not at the tables'; None: they are."""
+    if dev.errors <= (1 + BEAMS_AGREE) * tuned.errors:
+        return None
+    return (
+        f"dev has {dev.rate:.2f} % errors at beam {beam}, and {tuned.rate:.2f} % at beam {tuning_beam}, where the "
+        f"weights were found: tune every method anew with decoding.tuning_beam={beam}"
+    )
 
 
 def _clock(folder: Path, method: str) -> Path:
