@@ -42,5 +42,5 @@ def _table(report: dict[str, Any]) -> list[str]:
         counts = (row["substitutions"], row["deletions"], row["insertions"])
         rows.append(f"| {name} | {row['WER']:.2f} | {low:.2f}–{high:.2f} | " + " | ".join(map(str, counts)) + " |")
     p = report["p (paired bootstrap)"]
-    rows += ["", f"Relative change: −{report['relative']:.1f} % (p = {p}; dev chose the weights, so it flatters)."]
+    rows += ["", f"Fewer errors: {report['relative']:.1f} % (p = {p}; dev chose the weights, so it flatters)."]
     return rows
