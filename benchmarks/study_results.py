@@ -3,8 +3,9 @@
 python benchmarks/study_results.py configs/study/paper.yaml out/study/paper benchmarks/results/study-paper.json \
     --command "ilme study configs/study/paper.yaml" --what "One H200, …"
 
-Unlike the study's own stage `tables` it does not wait for every test: what is not done is left out. Keys of an existing
-file that it does not know, such as a description, are kept.
+Unlike the study's own stage `tables` it does not wait for every test: what is not done is left out. What an existing
+file has of other models (`--models aed` where it has an RNN-T's rows) is kept beside it, and so are keys that are not
+known here, such as a description.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ilme.evaluation.metrics import ErrorCounts
@@ -106,14 +108,15 @@ def held_out(folder: Path) -> list[list[float]]:
     return [[row["step"], round(row["hours"], 1), round(row["held_out_loss"], 4)] for row in looks]
 
 
-def gathered(config: StudyConfig, folder: Path, models: list[str]) -> dict[str, Any]:
+def gathered(config: StudyConfig, folder: Path, models: list[str], kept: dict[str, Any]) -> dict[str, Any]:
+    """What the folder has of these models, beside what `kept` has of others."""
     study = build_study(config, folder)
     facts = {name: study.facts(name) for name in study.stages if (folder / name / "done.json").is_file()}
     made = {name: facts[name].pop("made_with", {}) for name in facts}
     results = tested(folder, config, models)
     curves = perplexity_curves(study, tuple(models))
     out: dict[str, Any] = {
-        "commit": made[models[-1]].get("commit"),
+        "commit": {model: made[model].get("commit") for model in models},
         "seed": config.seed,
         "versions": made[models[-1]],
         "config": config.to_json(),
@@ -124,15 +127,43 @@ def gathered(config: StudyConfig, folder: Path, models: list[str]) -> dict[str, 
         "perplexity": curves,
         "dev WER while tuning": tuned(folder, config, models, lambda errors: round(errors.rate, 2)),
         "dev insertions while tuning": tuned(folder, config, models, lambda errors: errors.insertions),
-        "health": [asdict(claim) for claim in check_health(results)],
-        "claims": [asdict(claim) for claim in check_claims(results, curves)],
     }
+    curves["models"] = of_both(kept.get("perplexity", {}).get("models", {}), curves["models"], models)
+    for name in ("commit", "training", "ilm", "held_out_loss", "dev WER while tuning", "dev insertions while tuning"):
+        out[name] = of_both(kept.get(name, {}), out[name], models)
     for setting, found in results.items():
         words = next(iter(found.measurements.values())).total.words
-        out[setting] = rows(found)
-        out[f"{setting} pairs"] = pairs(found, models)
+        for name, table in ((setting, rows(found)), (f"{setting} pairs", pairs(found, models))):
+            out[name] = [*(row for row in kept.get(name, []) if _model(next(iter(row.values()))) not in models), *table]
         out[f"{setting} test"] = {"utterances": len(found.references), "words": words}
+    totals = {setting: as_results(out[setting], out[f"{setting} test"]["words"]) for setting in results}
+    out["health"] = [asdict(claim) for claim in check_health(totals)]
+    out["claims"] = [asdict(claim) for claim in check_claims(totals, curves)]
     return out
+
+
+def of_both(kept: Any, found: dict[str, Any], models: list[str]) -> dict[str, Any]:
+    """Entries by model, or by model and setting: those of `found`, after those of `kept` that are of other models.
+
+    Older files have one commit for all models: a text, which is not kept.
+    """
+    others = kept.items() if isinstance(kept, dict) else ()
+    return {name: value for name, value in others if _model(name) not in models} | found
+
+
+def _model(name: str) -> str:
+    """Of `aed cross`, `aed ILME` or `aed ILME against SF`."""
+    return name.split()[0]
+
+
+def as_results(table: list[dict[str, Any]], words: int) -> Any:
+    """What the claims read of results, from their rows."""
+    measured, systems = {}, []
+    for row in table:
+        wrong = [row[kind] for kind in ("substitutions", "deletions", "insertions")]
+        measured[row["system"]] = SimpleNamespace(total=ErrorCounts(words - wrong[0] - wrong[1], *wrong))
+        systems.append(SimpleNamespace(name=row["system"], parameters=round(1e6 * row["parameters (M)"])))
+    return SimpleNamespace(measurements=measured, systems=systems)
 
 
 def main() -> None:
@@ -147,7 +178,7 @@ def main() -> None:
     config = read_config(args.plan)
     kept = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {}
     named = {"what": args.what or kept.get("what", ""), "command": args.command}
-    found = kept | named | gathered(config, args.folder, args.models)
+    found = kept | named | gathered(config, args.folder, args.models, kept)
     args.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for setting, results in tested(args.folder, config, args.models).items():
         print(f"{setting}\n\n{render(main_table(results), 'markdown')}")
