@@ -30,11 +30,11 @@ from timing import commit, machine
 from whisper import changed, measured_row
 
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
-from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.decoding.utterances import read_utterances
-from ilme.domain.recogniser import DomainRecogniser, load
+from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
+from ilme.recogniser.domain import DomainRecogniser, load
 from ilme.tuning.tuner import TuningOptions, tune
 
 SPEECH_SEEDS = {"dev": 1, "test": 2}  # other voices for other parts

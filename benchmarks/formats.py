@@ -21,18 +21,18 @@ from typing import Any
 import torch
 from timing import commit, machine, own_cpu_seconds
 
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import Parts, load_recogniser
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import read_utterances
+from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
-from ilme.nest import State
-from ilme.packed import Format, pack, twin
+from ilme.models.packed import Format, pack, twin
 from ilme.protocols import TokenScorer
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import Parts, load_recogniser
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.state import State
 from ilme.search.attention import AttentionOptions
-from ilme.search.exact import ExactRanking
 from ilme.search.hypothesis import NBest
+from ilme.search.rerank import ExactRanking
 
 ROUNDING = 1e-3  # nats by which two float32 scores of one sequence may differ
 FORMATS: dict[str, tuple[Format, Format | None]] = {  # of the products, and of the linear layers, if another

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from ilme.adapters.whisper_weights import load_whisper_encoder
 from ilme.data.features import Frontend, FrontendConfig
-from ilme.data.ngram_train import NGramOptions, train_ngram
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.evaluation.metrics import measure
 from ilme.lm.ngram import NGramScorer, build_automaton
+from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.lm.perplexity import perplexity
 from ilme.losses.ctc import ctc_loss
-from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder, load_whisper_encoder
-from ilme.perplexity import perplexity
+from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.study.config import read_config
 from ilme.study.corpora import CorpusPart, RecordingsPlan, audio_of, find_file, rows_of
 

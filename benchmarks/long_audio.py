@@ -65,7 +65,7 @@ def write(file: Path, speech: Path, minutes: int, spoken: int) -> None:
     """A minute at a time: speech where the next spoken minute is due, silence elsewhere."""
     import soundfile
 
-    from ilme.decoding.utterances import read_utterances
+    from ilme.data.utterances import read_utterances
 
     utterances = read_utterances(speech, split="tune")
     at, done = 0, 0

@@ -13,11 +13,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import load_recogniser
-from ilme.decoding.utterances import read_utterances
+from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_recogniser
 from ilme.study.config import read_config
 from ilme.study.decoding import search_options, setting_domain, system_parts
 from ilme.study.stages import build_study

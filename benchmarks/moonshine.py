@@ -29,14 +29,14 @@ from ilme.adapters.moonshine import Moonshine
 from ilme.adapters.moonshine_onnx import convert
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
 from ilme.data.audio import Samples
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import load_scorer
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import Calibration, estimate
 from ilme.protocols import TokenScorer
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_scorer
 
 WEIGHTS = Path("model/tiny/float")
 FILES = ("encoder_model.onnx", "decoder_model_merged.onnx")

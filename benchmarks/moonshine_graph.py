@@ -25,12 +25,12 @@ from timing import commit, machine
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.onnx_attention import internal_lm, moonshine
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import load_scorer
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import estimate
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_scorer
 from ilme.search.hypothesis import NBest
 
 BATCHES = DecodingOptions(batch_seconds=60, batch_size=4, cache="none")

@@ -20,21 +20,21 @@ from typing import Any
 
 from study_results import pairs, rows
 
-from ilme.bundle.contents import Unpacked, read_bundle
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import Parts, describe, load_recogniser, load_scorer
-from ilme.decoding.utterances import Utterance, read_utterances, references_of
-from ilme.evaluation.evaluate import Plan, evaluate_system
+from ilme.data.utterances import Utterance, read_utterances, references_of
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import Results, System, merge_results
+from ilme.evaluation.tuning_result import Method, TuningResult, TuningStep
 from ilme.lm.mixing import is_mixture, read_mixture
-from ilme.perplexity import perplexity
+from ilme.lm.perplexity import perplexity
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import Parts, describe, load_recogniser, load_scorer
 from ilme.study.config import DecodingPlan, read_config
 from ilme.study.decoding import search_options
 from ilme.study.provenance import commit, versions
-from ilme.tuning.result import TuningResult, TuningStep
 from ilme.tuning.tuner import TuningOptions, tune
-from ilme.tuning.weight_search import Method, WeightSpace
+from ilme.tuning.weight_search import WeightSpace
+from ilme.workflows.bundle import Unpacked, read_bundle
+from ilme.workflows.evaluate import Plan, evaluate_system
 
 PLAN = Path("configs/study/small.yaml")
 DECODING = DecodingOptions(batch_seconds=600.0, batch_size=16)

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ilme.losses.lattice import forward_scores
 from ilme.losses.rnnt import Terms, rnnt_loss
+from ilme.runtime.lattice import forward_scores
 
 
 def make_inputs(B: int, T: int, U: int, V: int, J: int, device: str, dtype: torch.dtype, peaked: bool) -> Terms:
@@ -93,7 +93,7 @@ class _Lattice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        from ilme.losses.lattice import arc_posteriors
+        from ilme.runtime.lattice import arc_posteriors
 
         arcs = arc_posteriors(*ctx.saved_tensors)
         return (*(a.float() * grad[:, None, None].float() for a in arcs), None, None)

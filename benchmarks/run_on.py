@@ -15,7 +15,7 @@ from typing import Any
 
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import Results
-from ilme.tuning.result import TuningResult
+from ilme.evaluation.tuning_result import TuningResult
 
 FAR = 5  # words too many
 

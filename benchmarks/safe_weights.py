@@ -27,15 +27,15 @@ from timing import commit, machine
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache, search_options
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import load_scorer
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import estimate
 from ilme.protocols import TokenScorer
-from ilme.rescoring import SequenceScorer, complete, finite
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_scorer
 from ilme.search.hypothesis import NBest
+from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.tuning.error_surface import CandidateLists, as_vector, build_lists
 
 GRID = [

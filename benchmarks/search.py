@@ -35,9 +35,9 @@ from timing import commit, fastest, forget_peak, machine, own_cpu_seconds, peak_
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.packed import pack, twin
+from ilme.models.packed import pack, twin
 from ilme.search.attention import AttentionOptions, AttentionSearch
-from ilme.search.exact import ExactRanking
+from ilme.search.rerank import ExactRanking
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +54,7 @@ METHODS = {
 EQUAL = "ILME at SF's hypotheses"
 WEIGHTS = {**METHODS, EQUAL: FusionWeights(lm=LM_WEIGHT, subtracted=1e-9)}
 ROUNDED = "ilme, internal LM int8"  # a float32 search whose internal LM is an int8 twin
-AGAIN = "ranked again"  # the best of an int8 search are scored once more, by float32 layers (ilme.search.exact)
+AGAIN = "ranked again"  # the best of an int8 search are scored once more, by float32 layers (ilme.search.rerank)
 PEERS = {  # script: (option, task, methods)
     "torchaudio_rnnt": ("torchaudio", "RNN-T", ("no LM",)),
     "espnet_rnnt": ("espnet", "RNN-T", ("no LM", "SF")),

@@ -22,12 +22,12 @@ from ilme.evaluation.metrics import ErrorCounts
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.significance import compare
 from ilme.evaluation.tables import main_table, render
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig, read_config
 from ilme.study.outcome import perplexity_curves
 from ilme.study.stages import build_study
 from ilme.study.training import whole_journal
-from ilme.tuning.result import TuningResult
 
 PAIRS = [(a, b) for a in ("ILME", "ILME-learned") for b in ("BS", "SF", "DR", "LODR")]
 PAIRS += [("ILME-learned", "ILME"), ("SF", "BS"), ("DR", "SF")]

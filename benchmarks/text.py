@@ -94,8 +94,8 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def ngram(args: argparse.Namespace) -> dict[str, Any]:
-    from ilme.data.ngram_train import NGramOptions, train_ngram
     from ilme.lm.arpa import write_arpa
+    from ilme.lm.ngram_train import NGramOptions, train_ngram
     from ilme.tokens import Tokens
 
     random, size, count = np.random.default_rng(0), args.vocabulary, args.tokens
@@ -113,8 +113,8 @@ def ngram(args: argparse.Namespace) -> dict[str, Any]:
 def rows(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from ilme.data.ngram_train import NGramOptions, train_ngram
     from ilme.lm.ngram import NGramScorer, build_automaton
+    from ilme.lm.ngram_train import NGramOptions, train_ngram
     from ilme.tokens import Tokens
 
     torch.set_num_threads(1)

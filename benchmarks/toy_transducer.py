@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ilme.data.audio import Samples
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import Utterance
+from ilme.data.utterances import Utterance
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.nest import State
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.state import State
 from ilme.search.transducer import TransducerOptions
 from ilme.testing import numbered_tokens
 from ilme.tokens import Tokens

@@ -26,12 +26,12 @@ import numpy as np
 from timing import machine
 from toy_transducer import make_toy
 
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import Parts, load_recogniser
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import Parts, load_recogniser
+from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace

@@ -24,11 +24,11 @@ from whisper_sets import in_memory, joined, note, windowed
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.data.synth import SynthOptions, synthesise
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.utterances import read_utterances
+from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.significance import bootstrap_interval
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 
 BATCH = 16  # utterances searched at once
 SHARES = {"espeak-ng": 0.0, "neural": 1.0}

@@ -45,17 +45,17 @@ from whisper_time import speed, throughput
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, punctuation, search_options
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import load_scorer
 from ilme.evaluation.metrics import Measurement, UtteranceErrors, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
-from ilme.files import write_atomically
+from ilme.evaluation.tuning_result import TuningResult, TuningStep
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, estimate
-from ilme.lm.folded import FoldedScorer, Folds, fold_internal
+from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixture import MixtureScorer
 from ilme.protocols import TokenScorer
-from ilme.tuning.result import TuningResult, TuningStep
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_scorer
+from ilme.runtime.files import write_atomically
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
 

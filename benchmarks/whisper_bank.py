@@ -34,21 +34,21 @@ from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, punctuation, search_options
 from ilme.data.audio import Samples
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.utterances import Utterance, read_utterances
-from ilme.domain.adapt import AdaptOptions, calibrate, train_domain_lm
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import estimate
-from ilme.lm.folded import FoldedScorer, Folds, fold_internal
-from ilme.nest import State
+from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.protocols import TokenScorer
-from ilme.rescoring import SequenceScorer, complete, finite
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.runtime.state import State
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
-from ilme.tuning.result import TuningResult
+from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
+from ilme.workflows.adapt import AdaptOptions, calibrate, train_domain_lm
 
 CALIBRATION = 40  # utterances that the internal LM is averaged over
 LONGEST_QUIET = 0.8  # seconds

@@ -41,7 +41,7 @@ from timing import commit
 from whisper_sets import Texts
 
 from ilme.data.tokenfile import TokenFile
-from ilme.decoding.utterances import read_utterances
+from ilme.data.utterances import read_utterances
 from ilme.errors import MissingExtraError
 from ilme.evaluation.metrics import Edit, ErrorCounts, Measurement, align, measure
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from ilme import models
-from ilme.checkpoint import load_model, save_model
 from ilme.data.tokenfile import TokenFile
+from ilme.models.checkpoint import load_model, save_model
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import LmObjective

@@ -29,11 +29,11 @@ from whisper_sets import in_memory, joined, note, windowed
 
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 
 
 def main() -> None:

@@ -21,15 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.decoding.decoder import SearchDecoder
-from ilme.decoding.utterances import Utterance, read_utterances
-from ilme.domain.windows import cut_windows
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import normaliser
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import Calibration, TransformerILM
-from ilme.models.lstm_lm import LSTMLM, log_softmax
-from ilme.rescoring import SequenceScorer, complete, finite
+from ilme.models.lstm_lm import LSTMLM
+from ilme.recogniser.decoder import SearchDecoder
+from ilme.recogniser.windows import cut_windows
+from ilme.runtime.numerics import log_softmax
 from ilme.search.hypothesis import NBest
+from ilme.search.rescoring import SequenceScorer, complete, finite
 
 STARTED = time.monotonic()
 RATE = 16_000

@@ -3,8 +3,8 @@
 python benchmarks/whisper_text.py --model tiny.en.pt --text novels.tar.xz --exclude librispeech-dev-clean --out novels
 ilme train lm --data.train novels/train.tokens --data.held_out novels/valid.tokens --out out/whisper-lm
 
-The text is written as the model writes (see `ilme.adapters.style`), and sentences that share eight words in a row with
-the speech to be recognised are left out. With --fold case and punctuation are left out too (`ilme.lm.folded`).
+The text is written as the model writes (see `ilme.data.written_style`), and sentences that share eight words in a row
+with the speech to be recognised are left out. --fold leaves out case and punctuation too (`ilme.lm.case_folding`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ilme.adapters.loading import load_attention_model
-from ilme.adapters.style import domain_lines
 from ilme.data.tokenfile import write_tokens
-from ilme.decoding.utterances import read_utterances
-from ilme.domain.adapt import unwritable
-from ilme.lm.folded import Folds
+from ilme.data.utterances import read_utterances
+from ilme.data.written_style import domain_lines
+from ilme.lm.case_folding import Folds
+from ilme.workflows.adapt import unwritable
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ilme import models
-from ilme.bundle.weights import from_int8, to_int8
-from ilme.checkpoint import load_model, save_model
 from ilme.errors import CheckpointError
+from ilme.models.checkpoint import load_model, save_model
+from ilme.models.int8 import from_int8, to_int8
 from ilme.testing import numbered_tokens
 
 

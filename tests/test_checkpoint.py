@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from ilme import models
-from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import CheckpointError
-from ilme.files import write_atomically
+from ilme.models.checkpoint import load_model, read_tensors, save_model, write_tensors
+from ilme.runtime.files import write_atomically
 from ilme.testing import numbered_tokens
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ilme import models
-from ilme.configs import changed_config, config_from_json, config_to_json
 from ilme.errors import BadInputError
+from ilme.runtime.configs import changed_config, config_from_json, config_to_json
 
 
 @pytest.mark.parametrize("kind", models.KINDS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ilme.adapters.contract import ContractError, check_attention_model, check_internal_lm
 from ilme.ilm import internal_lm
 from ilme.testing import check_transducer, tiny
+from ilme.testing.contract import ContractError, check_attention_model, check_internal_lm
 
 FEATURES = torch.randn(3, 14, 240, generator=torch.Generator().manual_seed(0))
 LENGTHS = torch.tensor([14, 9, 11])

@@ -15,7 +15,7 @@ import torch
 from ilme import cli
 from ilme.errors import BadInputError, VocabularyMismatchError
 from ilme.fusion import FusionWeights, fuse
-from ilme.nest import cat, map_tensors, select
+from ilme.runtime.state import cat, map_tensors, select
 from ilme.testing import numbered_tokens
 from ilme.tokens import Tokens, check_same_vocabulary
 

@@ -9,7 +9,7 @@ import torch
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
-from ilme.ilm.stand_in import StandInOptions, learn_stand_in
+from ilme.ilm.learned_vector import StandInOptions, learn_stand_in
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch

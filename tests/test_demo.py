@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ilme.bundle.contents import FOLDER, read_bundle
-from ilme.demo import DemoOptions, examples, run_demo
+from ilme.data.utterances import Reference
 from ilme.errors import BadInputError, CheckpointError
-from ilme.evaluation.results import Reference, Results, System
+from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
+from ilme.workflows.bundle import FOLDER, read_bundle
+from ilme.workflows.demo import DemoOptions, examples, run_demo
 
 bundled = pytest.mark.skipif(
     not (FOLDER / "bundle.json").is_file(), reason="no bundle in this checkout; build it with: make bundle"
@@ -69,7 +70,7 @@ def test_processes_change_nothing_and_their_errors_arrive(tmp_path: Path) -> Non
 
 
 def test_processes_and_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ilme.demo.cores", lambda: 4)
+    monkeypatch.setattr("ilme.workflows.demo.cores", lambda: 4)
     options = [DemoOptions(), DemoOptions(threads=2), DemoOptions(threads=0), DemoOptions(threads=8, processes=3)]
     assert [o.at_a_time() for o in options] == [4, 2, 1, 3]
 

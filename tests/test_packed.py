@@ -17,8 +17,8 @@ from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
+from ilme.models.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_product, twin
 from ilme.models.rnnt import RNNT, RNNTConfig
-from ilme.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_product, twin
 from ilme.testing import numbered_tokens
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 2e-2}  # of ‖y‖, for random weights and inputs

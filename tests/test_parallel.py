@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ilme.errors import BadInputError, IlmeError, MissingExtraError
-from ilme.parallel import in_processes
+from ilme.runtime.processes import in_processes
 
 
 @dataclass

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.lm.null import NullScorer
-from ilme.nest import State
-from ilme.rescoring import IMPOSSIBLE, SequenceScorer, complete, finite, sequence_scores
+from ilme.protocols import NullScorer
+from ilme.runtime.state import State
 from ilme.search.hypothesis import Hypothesis, Scores
+from ilme.search.rescoring import IMPOSSIBLE, SequenceScorer, complete, finite, sequence_scores
 from ilme.testing import numbered_tokens
 
 

@@ -20,9 +20,9 @@ _WHERE = {
     "TransducerOptions": "ilme.search.transducer",
     "TransducerSearch": "ilme.search.transducer",
     "internal_lm": "ilme.ilm",
-    "load": "ilme.domain.recogniser",
-    "load_model": "ilme.checkpoint",
-    "save_model": "ilme.checkpoint",
+    "load": "ilme.recogniser.domain",
+    "load_model": "ilme.models.checkpoint",
+    "save_model": "ilme.models.checkpoint",
 }
 
 __all__ = sorted(_WHERE)

@@ -16,8 +16,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.lm.null import NullScorer
-from ilme.protocols import TokenScorer
+from ilme.protocols import NullScorer, TokenScorer
 from ilme.tokens import check_same_vocabulary
 
 __all__ = ["Fusion", "FusionWeights", "fuse"]

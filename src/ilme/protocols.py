@@ -1,8 +1,8 @@
 """What a search needs of a model and of a language model. Implement one of these and everything else works.
 
 Shapes: n label sequences, B utterances, T frames, V output units, D features, J the joint's dimension. A state is a
-nest of tensors with the sequence first (see `ilme.nest`); all scores are natural logarithms. A network whose steps wait
-for nothing on the host may say `capturable = True`: a CUDA search then replays them as a graph.
+nest of tensors with the sequence first (see `ilme.runtime.state`); all scores are natural logarithms. A network whose
+steps wait for nothing on the host may say `capturable = True`: a CUDA search then replays them as a graph.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ilme.nest import State
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
-__all__ = ["AttentionDecoder", "InternalLM", "LimitedAttention", "TokenScorer", "Transducer"]
+__all__ = ["AttentionDecoder", "InternalLM", "LimitedAttention", "NullScorer", "TokenScorer", "Transducer"]
 
 
 class TokenScorer(Protocol):
@@ -111,3 +111,22 @@ class InternalLM(Protocol):
 
     @property
     def host(self) -> Transducer | AttentionDecoder: ...
+
+
+class NullScorer:
+    """Scores every label 0. Its rows are (n, 1): one number that stands for every label."""
+
+    capturable = True
+
+    def __init__(self, tokens: Tokens, device: torch.device | str = "cpu") -> None:
+        self.tokens = tokens
+        self.device = torch.device(device)
+
+    def start(self, n: int) -> tuple[Tensor, State]:
+        return torch.zeros(n, 1, device=self.device), None
+
+    def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.start(len(labels))
+
+    def finish(self, rows: Tensor) -> Tensor:
+        return rows.new_zeros(len(rows))

@@ -14,12 +14,12 @@ from transformers import (  # noqa: E402
     SuppressTokensLogitsProcessor,
 )
 
-from ilme.adapters.contract import attention_rows, scorer_rows  # noqa: E402
 from ilme.adapters.logits_processor import FusionLogitsProcessor  # noqa: E402
 from ilme.errors import BadInputError  # noqa: E402
 from ilme.fusion import Fusion, FusionWeights, fuse  # noqa: E402
 from ilme.ilm.transformer import estimate  # noqa: E402
 from ilme.search.attention import AttentionOptions, AttentionSearch  # noqa: E402
+from ilme.testing.contract import attention_rows, scorer_rows  # noqa: E402
 from tests.adapters.tiny import tiny_whisper, waves  # noqa: E402
 
 WEIGHTS = FusionWeights(lm=0.4, subtracted=0.3, length=0.2)

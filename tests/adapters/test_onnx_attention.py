@@ -20,7 +20,6 @@ pytest.importorskip("onnx")
 
 import onnx
 
-from ilme.adapters.contract import attention_rows, check_attention_model, check_internal_lm, scorer_rows
 from ilme.adapters.moonshine import unwritten
 from ilme.adapters.moonshine_onnx import build, read_graph
 from ilme.adapters.onnx_attention import INTERNAL, OnnxAttention, OnnxInternalLM, internal_lm, moonshine
@@ -28,6 +27,7 @@ from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import Calibration, estimate
+from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm, scorer_rows
 from tests.adapters.tiny import tiny_moonshine, waves
 
 LABELS = [5, 9, 12, 5, 30]

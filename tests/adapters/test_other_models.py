@@ -9,10 +9,10 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from ilme.adapters.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
 from ilme.adapters.hf import TransformerAED  # noqa: E402
 from ilme.ilm.transformer import ESTIMATORS, Calibration, estimate  # noqa: E402
-from ilme.packed import PackingError  # noqa: E402
+from ilme.models.packed import PackingError  # noqa: E402
+from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
 from tests.adapters.tiny import tiny_moonshine, tiny_speech2text, waves  # noqa: E402
 
 LABELS = [5, 9, 12, 5, 30]
@@ -70,7 +70,7 @@ def test_where_float32_cannot_be_packed_nothing_changes(model, speech, monkeypat
         raise PackingError("no kernels")
 
     plain = attention_rows(model, model.encode(*speech), [LABELS] * 2)
-    monkeypatch.setattr("ilme.packed._check_available", refuse)
+    monkeypatch.setattr("ilme.models.packed._check_available", refuse)
     model.pack("float32")
     torch.testing.assert_close(attention_rows(model, model.encode(*speech), [LABELS] * 2), plain, atol=0, rtol=0)
     with pytest.raises(PackingError, match="no kernels"):

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from ilme.adapters.contract import check_attention_model, check_internal_lm
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.testing import check_transducer, numbered_tokens
+from ilme.testing.contract import check_attention_model, check_internal_lm
 
 UNITS, WIDTH, FEATURES = 12, 10, 6
 GUIDE = Path(__file__).parents[2] / "docs" / "adapters.md"

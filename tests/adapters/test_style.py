@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ilme.adapters.style import clean, domain_lines, group, names_of, needs_recasing, recase
+from ilme.data.written_style import clean, domain_lines, group, names_of, needs_recasing, recase
 from ilme.errors import BadInputError
 
 

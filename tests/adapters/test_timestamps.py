@@ -7,13 +7,13 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from ilme.adapters.contract import check_attention_model  # noqa: E402
 from ilme.adapters.recognition import AdaptedRecogniser  # noqa: E402
 from ilme.adapters.whisper import WhisperOptions  # noqa: E402
 from ilme.adapters.whisper_timestamps import ReadsPastStamps, TimestampRules, stamped_segments  # noqa: E402
-from ilme.domain.recogniser import Domain, DomainRecogniser  # noqa: E402
 from ilme.fusion import FusionWeights  # noqa: E402
 from ilme.ilm.transformer import estimate  # noqa: E402
+from ilme.recogniser.domain import Domain, DomainRecogniser  # noqa: E402
+from ilme.testing.contract import check_attention_model  # noqa: E402
 from tests.adapters.test_logits_processor import Bigram  # noqa: E402
 from tests.adapters.tiny import WhisperWords, tiny_whisper, waves  # noqa: E402
 

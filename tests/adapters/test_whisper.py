@@ -8,11 +8,11 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from ilme.adapters.contract import check_attention_model, check_internal_lm  # noqa: E402
 from ilme.adapters.whisper import Whisper, WhisperOptions  # noqa: E402
 from ilme.errors import BadInputError  # noqa: E402
-from ilme.ilm.learned import LearnOptions, learn_context, loss_per_label  # noqa: E402
+from ilme.ilm.learned_context import LearnOptions, learn_context, loss_per_label  # noqa: E402
 from ilme.ilm.transformer import ESTIMATORS, Calibration, estimate, from_tensors  # noqa: E402
+from ilme.testing.contract import check_attention_model, check_internal_lm  # noqa: E402
 from tests.adapters.tiny import WhisperWords, tiny_whisper, waves  # noqa: E402
 
 LABELS = [5, 9, 12, 5, 30]

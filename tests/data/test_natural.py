@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from ilme.data.natural import GRID_HZ, PACE, PITCH, RATE_HZ, NaturalVoice, draw_natural_voice, speak_naturally
+from ilme.data.neural_voice import GRID_HZ, PACE, PITCH, RATE_HZ, NaturalVoice, draw_natural_voice, speak_naturally
 from ilme.data.synth import SynthOptions, synthesise
 from ilme.errors import BadInputError
-from ilme.study.speaking import RATE, resample_whole
+from ilme.study.synthesis import RATE, resample_whole
 
 pytest.importorskip("hibari", reason="the neural voice needs hibari-tts: pip install 'ilme[natural]'")
 SENTENCE = "the committee will meet again on the second monday of next month"

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ilme.cli import main
-from ilme.data.ngram_train import NGramOptions, train_ngram
 from ilme.data.tokenfile import TokenFile, write_tokens
 from ilme.errors import BadInputError
 from ilme.lm.ngram import NGramScorer, build_automaton, load_ngram
+from ilme.lm.ngram_train import NGramOptions, train_ngram
 from ilme.tokens import Tokens
 from tests.lm.backoff_reference import DictionaryModel
 

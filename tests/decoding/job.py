@@ -13,11 +13,11 @@ import torch
 
 from ilme import models
 from ilme.data.features import Frontend
-from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import Utterance
+from ilme.data.utterances import Utterance
 from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
+from ilme.recogniser.recogniser import Recogniser
 from ilme.testing import numbered_tokens
 from ilme.tokens import Tokens
 

@@ -16,13 +16,13 @@ import pytest
 import soundfile
 
 from ilme.data.importing import import_corpus
-from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder, make_batches
-from ilme.decoding.store import DecodeStore
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
-from ilme.rescoring import sequence_scores
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder, make_batches
+from ilme.recogniser.store import DecodeStore
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.search.rescoring import sequence_scores
 from ilme.tuning.tuner import TuningOptions, tune
 from tests.data.speech_corpora import utterances as spoken
 from tests.data.speech_corpora import write_nemo
@@ -58,7 +58,7 @@ def test_what_an_encoder_hears_in_pieces_is_what_it_hears_at_once(kind: str, mon
     plain = recogniser.model.encode
     recogniser.model.encode = lambda x, n: calls.append(len(x)) or plain(x, n)
     whole = SearchDecoder(recogniser, utterances).decode(WEIGHTS, BEAM)
-    monkeypatch.setattr("ilme.decoding.recogniser.HEARD", 2.2)
+    monkeypatch.setattr("ilme.recogniser.recogniser.HEARD", 2.2)
     pieces = SearchDecoder(recogniser, utterances).decode(WEIGHTS, BEAM)
     assert same(pieces, whole) and calls == [7, 2, 2, 2, 1]
 
@@ -186,7 +186,7 @@ def _share_without_folder(rank: int) -> SearchDecoder:
 
 def test_ray_gives_what_one_process_gives(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (pip install 'ilme[ray]')")
-    from ilme.decoding.over_ray import RayDecoder
+    from ilme.recogniser.ray_decoder import RayDecoder
 
     def make(processes: Processes) -> SearchDecoder:
         return SearchDecoder(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.remembered import RememberedDecodes
 from ilme.fusion import FusionWeights
+from ilme.recogniser.cached_decoder import RememberedDecodes
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.search.hypothesis import NBest
 from tests.decoding.job import BEAM, WEIGHTS, make_recogniser, make_utterances
 

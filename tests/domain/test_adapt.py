@@ -15,8 +15,12 @@ transformers = pytest.importorskip("transformers")
 
 from ilme.adapters import loading  # noqa: E402
 from ilme.cli import main  # noqa: E402
-from ilme.decoding.utterances import Utterance  # noqa: E402
-from ilme.domain.adapt import (  # noqa: E402
+from ilme.data.utterances import Utterance  # noqa: E402
+from ilme.errors import BadInputError, CheckpointError  # noqa: E402
+from ilme.fusion import FusionWeights  # noqa: E402
+from ilme.lm.case_folding import FoldedInternal, FoldedScorer  # noqa: E402
+from ilme.recogniser.domain import CARD, Domain, load  # noqa: E402
+from ilme.workflows.adapt import (  # noqa: E402
     SAFE_INTERNAL,
     SAFE_WEIGHTS,
     AdaptOptions,
@@ -24,11 +28,7 @@ from ilme.domain.adapt import (  # noqa: E402
     train_domain_lm,
     unwritable,
 )
-from ilme.domain.card import write_card  # noqa: E402
-from ilme.domain.recogniser import CARD, Domain, load  # noqa: E402
-from ilme.errors import BadInputError, CheckpointError  # noqa: E402
-from ilme.fusion import FusionWeights  # noqa: E402
-from ilme.lm.folded import FoldedInternal, FoldedScorer  # noqa: E402
+from ilme.workflows.card import write_card  # noqa: E402
 from tests.adapters.tiny import tiny_whisper, waves  # noqa: E402
 
 OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2, normaliser="none")
@@ -60,7 +60,7 @@ def speech(texts):
 @pytest.fixture(autouse=True)
 def no_recasing(monkeypatch):
     """The tiny tokenizer knows no capitals."""
-    monkeypatch.setattr("ilme.adapters.style.needs_recasing", lambda lines: False)
+    monkeypatch.setattr("ilme.data.written_style.needs_recasing", lambda lines: False)
 
 
 def test_with_dev_the_folder_is_no_worse_than_no_fusion(tiny, text, tmp_path):
@@ -80,7 +80,7 @@ def test_with_dev_the_folder_is_no_worse_than_no_fusion(tiny, text, tmp_path):
 
 def load_plain(model):
     from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
-    from ilme.domain.recogniser import DomainRecogniser
+    from ilme.recogniser.domain import DomainRecogniser
 
     return DomainRecogniser(Domain("tiny"), AdaptedRecogniser(model, options=SEARCH))
 

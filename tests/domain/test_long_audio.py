@@ -10,7 +10,7 @@ import pytest
 
 soundfile = pytest.importorskip("soundfile")
 
-from ilme.domain.recogniser import Domain, DomainRecogniser  # noqa: E402
+from ilme.recogniser.domain import Domain, DomainRecogniser  # noqa: E402
 from ilme.search.hypothesis import Hypothesis, Scores  # noqa: E402
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ilme.domain.transcripts import Segment, Transcript, render, write_transcript
 from ilme.errors import BadInputError
+from ilme.recogniser.transcripts import Segment, Transcript, render, write_transcript
 from ilme.search.hypothesis import Scores
 
 TALK = Transcript(

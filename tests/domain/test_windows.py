@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.domain.windows import cut_windows, is_silent, stream_windows
 from ilme.errors import BadInputError
+from ilme.recogniser.windows import cut_windows, is_silent, stream_windows
 
 
 @settings(max_examples=30, deadline=None)

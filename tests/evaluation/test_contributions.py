@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from ilme.decoding.recogniser import Recogniser
 from ilme.evaluation.contributions import explain, forced, label_shares
 from ilme.fusion import FusionWeights
+from ilme.recogniser.recogniser import Recogniser
 from tests.decoding.job import WEIGHTS, make_recogniser, make_utterances
 
 

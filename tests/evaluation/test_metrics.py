@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ilme.data.utterances import unique_by_id
 from ilme.errors import BadInputError
-from ilme.evaluation.metrics import ErrorCounts, align, count_each, measure, normaliser, unique_by_id
+from ilme.evaluation.metrics import ErrorCounts, align, count_each, measure, normaliser
 
 texts = st.lists(st.sampled_from("abcd"), max_size=7).map(" ".join)
 

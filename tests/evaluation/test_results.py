@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ilme.data.utterances import Reference
 from ilme.errors import BadInputError
-from ilme.evaluation.results import Reference, Results, System, merge_results
+from ilme.evaluation.results import Results, System, merge_results
 from ilme.evaluation.tables import comparison_table, main_table, recall_table, render
 from ilme.fusion import FusionWeights
 

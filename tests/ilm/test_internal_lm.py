@@ -10,7 +10,7 @@ import torch
 from ilme.ilm import internal_lm
 from ilme.ilm.average import average_context, average_encoding
 from ilme.ilm.check import AudioDependenceError, check_audio_independent
-from ilme.perplexity import perplexity, sample
+from ilme.lm.perplexity import perplexity, sample
 from tests.models.test_networks import network
 
 

@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from ilme import models
-from ilme.adapters.contract import check_internal_lm
-from ilme.bundle.weights import from_int8, to_int8
-from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.cli import main
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
-from ilme.decoding.loading import Parts, describe, load_recogniser
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm import internal_lm
-from ilme.ilm.stand_in import StandIn, StandInOptions, is_stand_in, learn_stand_in, load_stand_in, save_stand_in
-from ilme.nest import select
-from ilme.rescoring import sequence_scores
+from ilme.ilm.learned_vector import StandIn, StandInOptions, is_stand_in, learn_stand_in, load_stand_in, save_stand_in
+from ilme.models.checkpoint import load_model, read_tensors, save_model, write_tensors
+from ilme.models.int8 import from_int8, to_int8
+from ilme.recogniser.loading import Parts, describe, load_recogniser
+from ilme.runtime.state import select
 from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.rescoring import sequence_scores
 from ilme.search.transducer import TransducerOptions, TransducerSearch
-from ilme.study.parcels import _half
+from ilme.study.archive import _half
 from ilme.testing import tiny
+from ilme.testing.contract import check_internal_lm
 
 KINDS = ["rnnt", "aed"]
 TEXT = [[2, 3, 4, 5, 6], [2, 3, 4, 7], [5, 6, 2, 3, 4], [7, 2, 3], [3, 4, 5, 6, 2, 3, 4]] * 8
@@ -74,7 +74,7 @@ def test_learning_lowers_perplexity_and_leaves_the_model_alone(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_that_is_lowered_is_that_of_the_scorer(kind):
-    from ilme.ilm.stand_in import _losses
+    from ilme.ilm.learned_vector import _losses
 
     model = tiny(kind).double()
     sentences = [[3, 4, 5], [6], [7, 2, 2, 9]]

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.data.ngram_train import NGramOptions, train_ngram
 from ilme.errors import BadInputError, VocabularyMismatchError
-from ilme.lm.folded import FoldedInternal, FoldedScorer, Folds, fold_internal
+from ilme.lm.case_folding import FoldedInternal, FoldedScorer, Folds, fold_internal
 from ilme.lm.ngram import NGramScorer, build_automaton
-from ilme.nest import select
-from ilme.rescoring import sequence_scores
+from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.runtime.state import select
+from ilme.search.rescoring import sequence_scores
 from ilme.tokens import Tokens
 
 WRITTEN = "<eos> Ġhello ĠHello HELLO hello ĠElizabeth , . Ġ- Ġ$ 's ĠBank Ġbank ?!"

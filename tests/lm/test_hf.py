@@ -10,9 +10,9 @@ transformers = pytest.importorskip("transformers")
 from ilme.errors import BadInputError  # noqa: E402
 from ilme.fusion import FusionWeights  # noqa: E402
 from ilme.lm.hf import HuggingFaceLM, TextScorer, rescore  # noqa: E402
-from ilme.nest import select  # noqa: E402
-from ilme.rescoring import sequence_scores  # noqa: E402
+from ilme.runtime.state import select  # noqa: E402
 from ilme.search.hypothesis import Hypothesis, Scores  # noqa: E402
+from ilme.search.rescoring import sequence_scores  # noqa: E402
 from ilme.testing import numbered_tokens  # noqa: E402
 
 SIZE = 20

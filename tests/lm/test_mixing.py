@@ -8,16 +8,16 @@ import shutil
 import pytest
 import torch
 
-from ilme.checkpoint import save_model
 from ilme.cli import main
 from ilme.data.tokenizer import SentencePieceTokenizer
-from ilme.decoding.loading import load_scorer
 from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.mixing import Mixture, best_weights, is_mixture, read_mixture, token_scores, write_mixture
 from ilme.lm.mixture import MixtureScorer
+from ilme.lm.perplexity import perplexity
+from ilme.models.checkpoint import save_model
 from ilme.models.lstm_lm import LSTMLM
-from ilme.perplexity import perplexity
-from ilme.rescoring import sequence_scores
+from ilme.recogniser.loading import load_scorer
+from ilme.search.rescoring import sequence_scores
 from ilme.testing import tiny
 
 SENTENCES = [[2, 3, 4], [], [5, 5, 6, 7, 2], [3], [4, 4], [2, 7, 6]]

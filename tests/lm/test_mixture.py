@@ -7,7 +7,7 @@ import torch
 
 from ilme.errors import BadInputError, VocabularyMismatchError
 from ilme.lm.mixture import MixtureScorer
-from ilme.lm.null import NullScorer
+from ilme.protocols import NullScorer
 from ilme.tokens import Tokens
 from tests.lm.conftest import TOKENS
 

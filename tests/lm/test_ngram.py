@@ -11,10 +11,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ilme import nest
 from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.arpa import read_arpa, write_arpa
 from ilme.lm.ngram import NGramScorer, build_automaton, load_ngram
+from ilme.runtime import state as nest
 from ilme.tokens import Tokens
 from tests.lm.backoff_reference import DictionaryModel, write_random_arpa
 

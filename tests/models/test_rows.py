@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
+from ilme.models.packed import pack
 from ilme.models.rows import FEW, distinct_rows, families
-from ilme.packed import pack
 from ilme.testing import numbered_tokens
 
 

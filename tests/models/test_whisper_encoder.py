@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from ilme.checkpoint import load_model, save_model
+from ilme.adapters.whisper_weights import load_whisper_encoder, save_whisper_encoder
 from ilme.data.features import FrontendConfig
 from ilme.errors import BadInputError, CheckpointError
 from ilme.models import build, preset
+from ilme.models.checkpoint import load_model, save_model
 from ilme.models.encoder import EncoderConfig, LSTMEncoder
-from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder, load_whisper_encoder, save_whisper_encoder
+from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.tokens import Tokens
 
 SMALL = WhisperConfig(layers=2, width=32, heads=4, mel_bins=80)

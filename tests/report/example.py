@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from ilme.evaluation.results import Reference, Results, System
+from ilme.data.utterances import Reference
+from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
 from ilme.tuning.tuner import TuningOptions, tune
 from tests.tuning.synthetic_lists import SyntheticDecoder

@@ -12,7 +12,7 @@ from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
-from ilme.packed import pack, twin
+from ilme.models.packed import pack, twin
 from ilme.search.attention import AttentionOptions, AttentionSearch, best_pairs
 from ilme.testing import numbered_tokens
 from tests import oracle

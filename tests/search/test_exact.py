@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.packed import pack, twin
+from ilme.models.packed import pack, twin
 from ilme.search.attention import AttentionOptions, AttentionSearch
-from ilme.search.exact import ExactRanking, attention_scores, transducer_scores
+from ilme.search.rerank import ExactRanking, attention_scores, transducer_scores
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from tests import oracle
 from tests.search import test_attention, test_transducer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.packed import pack
+from ilme.models.packed import pack
 from ilme.search.transducer import TransducerOptions, TransducerSearch, TransducerStream
 from tests.search.test_transducer import acoustics, language_model, transducer
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ilme.evaluation.results import Reference, Results, System
+from ilme.data.utterances import Reference
+from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
 from ilme.study.claims import check_claims, check_health
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ilme import models
-from ilme.checkpoint import save_model
 from ilme.errors import BadInputError
+from ilme.models.checkpoint import save_model
 from ilme.study.config import read_config
 from ilme.study.decoding import decoding_stages, search_options
 from ilme.study.networks import network_stages

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ilme.checkpoint import save_model
+from ilme.models.checkpoint import save_model
 from ilme.study.config import read_config
 from ilme.study.outcome import perplexity_curves
 from ilme.study.runner import Study

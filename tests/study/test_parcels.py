@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ilme.errors import BadInputError
-from ilme.study.parcels import pack, unpack
+from ilme.study.archive import pack, unpack
 from ilme.study.runner import Stage, Study
 
 

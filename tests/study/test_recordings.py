@@ -16,14 +16,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ilme.checkpoint import load_model
 from ilme.errors import BadInputError
 from ilme.evaluation.results import Results
+from ilme.models.checkpoint import load_model
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.study.config import StudyConfig, read_config
 from ilme.study.copies import copies
 from ilme.study.corpora import CorpusPart, RecordingsPlan, find_file, rows_of, synthetic_study, training_rows
-from ilme.study.gathering import gather
+from ilme.study.export import gather
 from ilme.study.recordings import _pieces
 from ilme.study.shards import write_shard
 from ilme.study.speech import resident_part, resident_shards

@@ -50,5 +50,5 @@ def test_what_is_too_loud_is_cut_off() -> None:
 
 
 def test_a_speaking_process_does_without_torch() -> None:
-    code = "import sys, ilme.study.speaking; sys.exit('torch' in sys.modules)"
+    code = "import sys, ilme.study.synthesis; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

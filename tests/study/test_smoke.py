@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from ilme.bundle.contents import read_bundle
-from ilme.checkpoint import load_model
-from ilme.demo import DemoOptions, run_demo, transcribe_file
 from ilme.evaluation.results import Results
+from ilme.models.checkpoint import load_model
+from ilme.study.archive import pack, unpack
 from ilme.study.bundling import BundleOptions, build_bundle
 from ilme.study.config import read_config
-from ilme.study.parcels import pack, unpack
 from ilme.study.runner import Study
 from ilme.study.stages import build_study
+from ilme.workflows.bundle import read_bundle
+from ilme.workflows.demo import DemoOptions, run_demo, transcribe_file
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "configs" / "study" / "tiny.yaml"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ilme.study.speaking import RATE, Job, SetJob, make_utterances, noisy, resample_whole, speak_shard
+from ilme.study.synthesis import RATE, Job, SetJob, make_utterances, noisy, resample_whole, speak_shard
 
 
 def tone(hertz: float, rate: int, seconds: float = 1.0) -> np.ndarray:

@@ -11,11 +11,11 @@ import soundfile
 from jsonargparse import ArgumentParser
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
-from ilme.checkpoint import load_model
 from ilme.cli import main
 from ilme.commands import train as commands
 from ilme.data.tokenfile import write_tokens
 from ilme.data.tokenizer import SentencePieceTokenizer
+from ilme.models.checkpoint import load_model
 from ilme.train.journal import read_metrics
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "train").glob("*.yaml"))

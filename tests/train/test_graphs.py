@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from ilme.capture import no_collection
 from ilme.errors import BadInputError
 from ilme.models.aed import AED
 from ilme.models.aed import PRESETS as AEDS
 from ilme.models.encoder import EncoderConfig
 from ilme.models.rnnt import PRESETS as RNNTS
 from ilme.models.rnnt import RNNT
+from ilme.runtime.cuda import no_collection
 from ilme.testing import numbered_tokens
 from ilme.train import graphs
 from ilme.train.graphs import RecordedBody, pad_batch, rung

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ilme.checkpoint import load_model
+from ilme.models.checkpoint import load_model
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 

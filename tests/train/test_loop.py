@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from ilme.checkpoint import load_model
 from ilme.errors import BadInputError
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.rescoring import sequence_scores
+from ilme.models.checkpoint import load_model
+from ilme.search.rescoring import sequence_scores
 from ilme.train.graphs import graphs_obstacle
 from ilme.train.journal import draw_curves, read_metrics
 from ilme.train.loop import Trainer, TrainingStoppedError

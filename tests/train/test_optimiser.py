@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ilme.checkpoint import save_model
 from ilme.errors import BadInputError, CheckpointError, VocabularyMismatchError
 from ilme.models import build, preset
+from ilme.models.checkpoint import save_model
 from ilme.testing import numbered_tokens
 from ilme.tokens import Tokens
 from ilme.train.optimiser import MovingAverage, freeze, learning_rate, make_optimiser, set_rate, start_from

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ilme.checkpoint import read_tensors, write_tensors
 from ilme.errors import BadInputError, CheckpointError
+from ilme.models.checkpoint import read_tensors, write_tensors
 from ilme.train.journal import read_metrics
 
 from .tiny import make_trainer

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ilme import models
-from ilme.checkpoint import save_model
+from ilme.models.checkpoint import save_model
 from ilme.testing import numbered_tokens
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import AedObjective, LmObjective, Objective, RnntObjective

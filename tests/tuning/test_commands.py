@@ -15,21 +15,21 @@ import soundfile
 import torch
 
 from ilme import models
-from ilme.checkpoint import save_model
 from ilme.cli import main
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
-from ilme.decoding.decoder import Processes, SearchDecoder
-from ilme.decoding.loading import Parts, describe, load_recogniser, run_time_parameters
-from ilme.decoding.recogniser import Recogniser
 from ilme.errors import BadInputError
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.results import Results
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.packed import PackedLinear, PackedLSTMStack, PackingError, is_packed
+from ilme.models.checkpoint import save_model
+from ilme.models.packed import PackedLinear, PackedLSTMStack, PackingError, is_packed
+from ilme.recogniser.decoder import Processes, SearchDecoder
+from ilme.recogniser.loading import Parts, describe, load_recogniser, run_time_parameters
+from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
-from ilme.tuning.result import TuningResult
 from tests.test_packed import available
 
 TEXTS = ["the whale swam", "the sea was calm", "a whale of a time", "the captain saw the sea"] * 3
@@ -169,7 +169,7 @@ def test_tuned_search_options_reach_the_evaluation(
         seen.append(attention)
         return load_recogniser(parts, attention=attention)
 
-    monkeypatch.setattr("ilme.evaluation.evaluate.load_recogniser", load)
+    monkeypatch.setattr("ilme.workflows.evaluate.load_recogniser", load)
     test = ["evaluate", str(folder / "aed"), str(folder / "test.jsonl"), str(folder / "test-options"), "--lm"]
     test += [str(folder / "lm"), "--weights", str(out / "tuning.json"), "--attention.max_length", "6", "--details", "0"]
     assert main(test) == 0
@@ -200,11 +200,11 @@ class LocalRay:
 
 
 def test_evaluate_over_ray_gives_what_one_process_gives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ilme.decoding.over_ray
+    import ilme.recogniser.ray_decoder
 
     arguments = ["evaluate", str(folder / "rnnt"), str(folder / "test.jsonl")]
     assert main([*arguments, str(folder / "alone"), "--beam", "3"]) == 0
-    monkeypatch.setattr(ilme.decoding.over_ray, "RayDecoder", LocalRay)
+    monkeypatch.setattr(ilme.recogniser.ray_decoder, "RayDecoder", LocalRay)
     assert main([*arguments, str(folder / "ray"), "--beam", "3", "--ray", "2"]) == 0
     assert LocalRay.worlds == [2]
     one, many = (Results.load(folder / name / "results.json").systems[0] for name in ("alone", "ray"))
@@ -249,7 +249,7 @@ def test_a_build_that_cannot_pack_float32_decodes_all_the_same(folder: Path, mon
     def refuse(*_: object) -> None:
         raise PackingError("no kernels")
 
-    monkeypatch.setattr("ilme.packed._check_available", refuse)
+    monkeypatch.setattr("ilme.models.packed._check_available", refuse)
     assert not is_packed(load_recogniser(Parts(str(folder / "rnnt"), str(folder / "lm"))).model)
     with pytest.raises(PackingError, match="no kernels"):
         load_recogniser(Parts(str(folder / "rnnt"), format="int8"))

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ilme.decoding.decoder import SearchDecoder
 from ilme.errors import BadInputError
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import SearchDecoder
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning.option_search import EXPONENT, OptionSpace
-from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import TuningOptions, tune
 from tests.decoding.job import WEIGHTS, make_recogniser, make_utterances
 from tests.decoding.test_decoder import SMALL, same

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.testing import check_transducer
 from ilme.tuning.tuner import TuningOptions, tune
 

@@ -11,12 +11,12 @@ import pytest
 
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import measure
+from ilme.evaluation.tuning_result import Method, TuningResult
 from ilme.fusion import FusionWeights
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning.error_surface import as_vector, build_lists
-from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import TuningOptions, merge_lists, tune
-from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
+from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from tests.tuning.synthetic_lists import TRUTH, WORDS, OverreachingDecoder, SyntheticDecoder
 
 

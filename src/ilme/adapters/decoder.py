@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ilme.packed import Format, packed_product
+from ilme.models.packed import Format, packed_product
 
 __all__ = [
     "Cache",
@@ -222,7 +222,7 @@ class Decoder:
         return self.output.weight.shape[1]
 
     def pack(self, format: Format) -> None:
-        """Arranges the weights for the CPU, see `ilme.packed`."""
+        """Arranges the weights for the CPU, see `ilme.models.packed`."""
         for linear in (self.output, *(m for layer in self.layers for m in layer.maps)):
             linear.pack(format)
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
 from ilme.errors import BadInputError
-from ilme.nest import State
-from ilme.packed import Format, worth_packing
+from ilme.models.packed import Format, worth_packing
+from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "encode_apart", "read_bart_layers", "read_layer"]

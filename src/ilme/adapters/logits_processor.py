@@ -21,8 +21,8 @@ from ilme.adapters.hf import TransformerAED
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights, fuse
 from ilme.ilm.transformer import estimate
-from ilme.nest import State, cat, select
 from ilme.protocols import TokenScorer
+from ilme.runtime.state import State, cat, select
 
 __all__ = ["FusionLogitsProcessor"]
 

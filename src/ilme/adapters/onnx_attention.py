@@ -29,7 +29,7 @@ from ilme.adapters.moonshine_onnx import EOS, SOS, llama_js_tokenizer
 from ilme.adapters.onnx_transducer import session
 from ilme.errors import BadInputError, CheckpointError
 from ilme.ilm.transformer import FLOOR
-from ilme.nest import State, map_tensors
+from ilme.runtime.state import State, map_tensors
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["INTERNAL", "OnnxAttention", "OnnxInternalLM", "internal_lm", "moonshine"]

@@ -24,7 +24,7 @@ from torch import Tensor
 from ilme.data.audio import Samples
 from ilme.data.features import Frontend, FrontendConfig
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
-from ilme.nest import State
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["OnnxTransducer", "PieceTokenizer", "read_tokens", "session"]

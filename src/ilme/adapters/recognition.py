@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ilme.adapters.whisper_timestamps import ReadsPastStamps, Stamped, TimestampRules
 from ilme.data.audio import Samples
-from ilme.decoding.recogniser import Recogniser
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
-from ilme.nest import State, map_tensors
 from ilme.protocols import AttentionDecoder, TokenScorer
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.state import State, map_tensors
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
 from ilme.tokens import Tokenizer

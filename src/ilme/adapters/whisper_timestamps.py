@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.nest import State, map_tensors
 from ilme.protocols import TokenScorer
+from ilme.runtime.state import State, map_tensors
 from ilme.tokens import Tokens
 
 __all__ = ["STEP", "ReadsPastStamps", "Stamped", "TimestampRules", "stamped_segments"]

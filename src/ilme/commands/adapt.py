@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.domain.adapt import AdaptOptions
+from ilme.workflows.adapt import AdaptOptions
 
 OPTIONS = AdaptOptions()
 
@@ -43,11 +43,11 @@ def adapt(
     import random
 
     from ilme.adapters.loading import load_attention_model, options_of
-    from ilme.decoding.loading import load_scorer
-    from ilme.decoding.utterances import read_utterances
-    from ilme.domain.adapt import adapt as run
-    from ilme.domain.card import write_card
+    from ilme.data.utterances import read_utterances
     from ilme.errors import BadInputError
+    from ilme.recogniser.loading import load_scorer
+    from ilme.workflows.adapt import adapt as run
+    from ilme.workflows.card import write_card
 
     if not model or out is None:
         raise BadInputError("name the model with --model and the folder to write with --out")

@@ -34,10 +34,10 @@ def demo(
     """
     import time
 
-    from ilme.bundle.contents import FOLDER, read_bundle
     from ilme.commands.progress import named_progress, say
-    from ilme.demo import DemoOptions, examples, model_tables, run_demo, transcribe_file
     from ilme.evaluation.tables import rich_table
+    from ilme.workflows.bundle import FOLDER, read_bundle
+    from ilme.workflows.demo import DemoOptions, examples, model_tables, run_demo, transcribe_file
 
     options = DemoOptions(model, method, beam, utterances, retune, threads, processes)
     contents = read_bundle(bundle or FOLDER)

@@ -6,18 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from ilme.commands.workers import share_among
-from ilme.decoding.decoder import DecodingOptions, Processes
-from ilme.decoding.loading import Parts
-from ilme.decoding.utterances import read_utterances, references_of
-from ilme.evaluation.evaluate import Plan, decode_system, measured_system
+from ilme.data.utterances import read_utterances, references_of
 from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
 from ilme.evaluation.tables import Style, main_table, render
-from ilme.packed import Format
+from ilme.evaluation.tuning_result import TuningResult
+from ilme.models.packed import Format
+from ilme.recogniser.decoder import DecodingOptions, Processes
+from ilme.recogniser.loading import Parts
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
-from ilme.tuning.result import TuningResult
+from ilme.workflows.evaluate import Plan, decode_system, measured_system
 
 DECODING, TRANSDUCER, ATTENTION = DecodingOptions(), TransducerOptions(), AttentionOptions()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.ilm.stand_in import StandInOptions
+from ilme.ilm.learned_vector import StandInOptions
 
 OPTIONS = StandInOptions()
 
@@ -30,11 +30,11 @@ def learn(
         device: Where the model runs.
         options: How long and how.
     """
-    from ilme.checkpoint import load_model
     from ilme.errors import BadInputError
     from ilme.ilm import internal_lm
-    from ilme.ilm.stand_in import learn_stand_in, save_stand_in
-    from ilme.perplexity import perplexity
+    from ilme.ilm.learned_vector import learn_stand_in, save_stand_in
+    from ilme.lm.perplexity import perplexity
+    from ilme.models.checkpoint import load_model
 
     if out.suffix != ".safetensors":
         raise BadInputError(f"the learned internal LM is a .safetensors file; got {out}")

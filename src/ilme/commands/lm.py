@@ -21,9 +21,9 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
     import torch
 
     from ilme.data.tokenize import text_lines
-    from ilme.decoding.loading import find_tokenizer, load_scorer
     from ilme.errors import BadInputError
     from ilme.lm.mixing import Mixture, best_weights, token_scores, write_mixture
+    from ilme.recogniser.loading import find_tokenizer, load_scorer
 
     if out.suffix != ".json":
         raise BadInputError(f"a mixture is a .json file that names its LMs; got {out}")

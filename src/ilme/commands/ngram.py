@@ -34,9 +34,9 @@ def train(
         units: Whether ARPA writes a token as its id or as its piece.
         binary: Also write a KenLM binary beside the ARPA file, with KenLM's own `build_binary`.
     """
-    from ilme.data.ngram_train import NGramOptions, train_ngram
     from ilme.data.tokenfile import TokenFile
     from ilme.lm.arpa import write_arpa
+    from ilme.lm.ngram_train import NGramOptions, train_ngram
 
     path = Path(out) if out else Path(tokens).with_suffix(".arpa")
     tool = shutil.which("build_binary") if binary else None

@@ -27,8 +27,8 @@ def perplexity(
         samples: Also print this many sentences drawn from the model.
         seed: For the drawing.
     """
-    from ilme.perplexity import perplexity as measure
-    from ilme.perplexity import sample
+    from ilme.lm.perplexity import perplexity as measure
+    from ilme.lm.perplexity import sample
 
     kind, scorer, reader = _scorer(model, internal, tokenizer)
     with text.open(encoding="utf-8-sig", errors="replace") as lines:
@@ -54,12 +54,12 @@ def perplexity(
 
 def _scorer(model: Path, internal: Path | None, tokenizer: str) -> tuple[str, Any, Any]:
     """What the model is called, its scorer, and the tokenizer that goes with it."""
-    from ilme.checkpoint import load_model
-    from ilme.decoding.loading import find_tokenizer, is_ours, load_scorer
     from ilme.errors import BadInputError
     from ilme.ilm import internal_lm
-    from ilme.ilm.stand_in import load_stand_in
+    from ilme.ilm.learned_vector import load_stand_in
     from ilme.lm.mixing import is_mixture, read_mixture
+    from ilme.models.checkpoint import load_model
+    from ilme.recogniser.loading import find_tokenizer, is_ours, load_scorer
 
     ours = is_ours(str(model)) or not model.is_file()
     no_internal = BadInputError(f"{model} is a language model: it has no internal LM, leave out --internal")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ilme.tuning.result import TuningResult
+    from ilme.evaluation.tuning_result import TuningResult
 
 __all__ = ["named_progress", "say", "steps_table", "utterance_progress"]
 

@@ -57,7 +57,7 @@ def gather(plan: Path, folder: Path, sizes: list[float] | None = None, change: l
         change: As for `ilme study`.
     """
     from ilme.study.config import read_config
-    from ilme.study.gathering import gather as write
+    from ilme.study.export import gather as write
 
     for path in write(read_config(plan, _changes(change)), folder, sizes or (60.0,)):
         print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
@@ -79,7 +79,7 @@ def pack(
         only: Some of the files: speech, lm-source, lm-target, lm-mixed, rnnt, aed, results.
         change: As for `ilme study`.
     """
-    from ilme.study.parcels import pack as write
+    from ilme.study.archive import pack as write
 
     for path in write(_build(plan, out, "auto", change), to, only or ()):
         print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
@@ -92,7 +92,7 @@ def unpack(parcels: Path, out: Path) -> None:
         parcels: The folder with its files, or one of them.
         out: The study's folder.
     """
-    from ilme.study.parcels import unpack as read
+    from ilme.study.archive import unpack as read
 
     print(f"{', '.join(read(parcels, out))} -> {out}")
 
@@ -113,8 +113,8 @@ def bundle(
         test: Utterances of the target test set.
         beam: Of the demonstration's search.
     """
-    from ilme.bundle.contents import FOLDER
     from ilme.study.bundling import BundleOptions, build_bundle
+    from ilme.workflows.bundle import FOLDER
 
     built = build_bundle(study, folder or FOLDER, BundleOptions(dev=dev, test=test, beam=beam))
     size = sum(path.stat().st_size for path in built.folder.iterdir())

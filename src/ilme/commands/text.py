@@ -78,7 +78,7 @@ def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> N
         threads: Threads of the tokenizer.
     """
     from ilme.data.tokenize import tokenize_text
-    from ilme.decoding.loading import find_tokenizer
+    from ilme.recogniser.loading import find_tokenizer
 
     began = time.perf_counter()
     counts = tokenize_text(inputs, find_tokenizer(tokenizer, ()), out, threads)

@@ -33,9 +33,9 @@ def transcribe(
 
     from ilme.commands.progress import utterance_progress
     from ilme.data.textfiles import expand
-    from ilme.domain.recogniser import load
-    from ilme.domain.transcripts import render, write_transcript
     from ilme.errors import BadInputError
+    from ilme.recogniser.domain import load
+    from ilme.recogniser.transcripts import render, write_transcript
 
     if domain is None:
         raise BadInputError("name the domain folder with --domain; `ilme adapt` writes one")
@@ -64,8 +64,8 @@ def transcribe(
 
 
 def check_format(name: str) -> None:
-    from ilme.domain.transcripts import FORMATS
     from ilme.errors import BadInputError
+    from ilme.recogniser.transcripts import FORMATS
 
     if name not in FORMATS:
         raise BadInputError(f"no format is called {name!r}; there are {', '.join(FORMATS)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ilme.commands.progress import say, steps_table, utterance_progress
-from ilme.decoding.decoder import DecodingOptions
-from ilme.packed import Format
+from ilme.models.packed import Format
+from ilme.recogniser.decoder import DecodingOptions
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tuning.tuner import TuningOptions
@@ -66,11 +66,11 @@ def tune(
         )
     from dataclasses import replace
 
-    from ilme.decoding.decoder import Processes
-    from ilme.decoding.loading import Parts, describe, load_recogniser
-    from ilme.decoding.utterances import read_utterances
-    from ilme.evaluation.evaluate import DecoderPlan
+    from ilme.data.utterances import read_utterances
+    from ilme.recogniser.decoder import Processes
+    from ilme.recogniser.loading import Parts, describe, load_recogniser
     from ilme.tuning.tuner import tune as find_weights
+    from ilme.workflows.evaluate import DecoderPlan
 
     processes = Processes.from_environment()
     parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device, format)

@@ -12,12 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from ilme.data import works
+from ilme.data import text_sources
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import Profile, normalise
 from ilme.data.registries import Package, fetch, members
 from ilme.data.sentences import split_sentences
-from ilme.data.works import Extractor, Work
+from ilme.data.text_sources import Extractor, Work
 from ilme.errors import BadInputError
 
 __all__ = ["DOMAINS", "Domain", "DomainOptions", "build_domain"]
@@ -72,14 +72,14 @@ DOMAINS: dict[str, Domain] = {
         Domain(
             "speeches",
             "State of the Union addresses, 1790–2026 (public domain); speeches of years ending in 4 and 9 held out",
-            ((_SOTU, works.speeches),),
+            ((_SOTU, text_sources.speeches),),
             dev=r"^\d{3}4-",
             test=r"^\d{3}9-",
         ),
         Domain(
             "novels",
             "six novels of Jane Austen and Moby-Dick (public domain); Persuasion and Northanger Abbey held out",
-            ((_AUSTEN, works.novels), (_MOBY, works.mobydick)),
+            ((_AUSTEN, text_sources.novels), (_MOBY, text_sources.mobydick)),
             dev=r"^Persuasion$",
             test=r"^Northanger Abbey$",
         ),
@@ -87,35 +87,35 @@ DOMAINS: dict[str, Domain] = {
             "plays",
             "Shakespeare's plays in modern spelling (public domain); The Tempest, Macbeth, Othello and Twelfth Night "
             "held out",
-            ((_PLAYS, works.plays),),
+            ((_PLAYS, text_sources.plays),),
             dev=r"^(tempest|macbeth)$",
             test=r"^(othello|twelfth_night)$",
         ),
         Domain(
             "scripture",
             "the King James Bible (public domain outside the United Kingdom); Joshua and Acts held out",
-            ((_BIBLE, works.scripture),),
+            ((_BIBLE, text_sources.scripture),),
             dev=r"^book 06$",
             test=r"^book 44$",
         ),
         Domain(
             "commands",
             "commands to a home assistant, drawn from the templates of Home Assistant (Apache-2.0); templates held out",
-            ((_INTENTS, works.commands),),
+            ((_INTENTS, text_sources.commands),),
             dev=r"4$",
             test=r"9$",
         ),
         Domain(
             "documents",
             "the manual of SQLite (public domain); pages whose names start with c and w held out",
-            ((_MANUAL, works.documents),),
+            ((_MANUAL, text_sources.documents),),
             dev=r"^c",
             test=r"^w",
         ),
         Domain(
             "dictionary",
             "WordNet 3.0 read aloud: words, their meanings, examples (WordNet licence); food and motion held out",
-            ((_WORDNET, works.dictionary),),
+            ((_WORDNET, text_sources.dictionary),),
             dev=r"^topic 13$",
             test=r"^topic 38$",
         ),

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
-from ilme.data.natural import NaturalVoice, draw_natural_voice, speak_naturally
+from ilme.data.neural_voice import NaturalVoice, draw_natural_voice, speak_naturally
 from ilme.data.normalise import Profile, normalise, spoken
 from ilme.data.processes import cores, ordered_map
 from ilme.data.tokenize import text_lines
@@ -46,7 +46,7 @@ class SynthOptions:
         rate: Slowest and fastest, words a minute.
         pitch: Lowest and highest, 0–100.
         range: Least and greatest movement of the pitch, 0–100.
-        natural: Share of the utterances that a neural voice speaks, not espeak-ng (`ilme.data.natural`).
+        natural: Share of the utterances that a neural voice speaks, not espeak-ng (`ilme.data.neural_voice`).
         sample_rate: Of the audio written, in Hz.
         format: Audio format; both lose nothing.
         transcript: Profile of the manifest's text.

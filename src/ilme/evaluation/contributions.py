@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.decoding.recogniser import Recogniser
 from ilme.fusion import FusionWeights
-from ilme.models.lstm_lm import log_softmax
-from ilme.nest import State
 from ilme.protocols import TokenScorer
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.numerics import log_softmax
+from ilme.runtime.state import State
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 
 __all__ = ["LabelShare", "explain", "forced", "label_shares"]

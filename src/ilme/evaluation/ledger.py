@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ilme.decoding.store import identity
 from ilme.errors import BadInputError
 from ilme.evaluation.results import Results
+from ilme.recogniser.store import identity
 
 __all__ = ["looks_at", "record_look"]
 

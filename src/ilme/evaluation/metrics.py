@@ -25,7 +25,6 @@ __all__ = [
     "align",
     "measure",
     "normaliser",
-    "unique_by_id",
 ]
 
 NormaliserName = Literal["none", "spoken", "whisper"]
@@ -217,16 +216,6 @@ def _count(chunks: Iterable[Any]) -> ErrorCounts:
     for chunk in chunks:
         spans[chunk.type] += max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
     return ErrorCounts(spans["equal"], spans["substitute"], spans["delete"], spans["insert"])
-
-
-def unique_by_id(pairs: Iterable[tuple[str, Value]], what: str) -> dict[str, Value]:
-    """A dict of the pairs; an id that comes twice is an error, never a silent replacement."""
-    out: dict[str, Value] = {}
-    for key, value in pairs:
-        if key in out:
-            raise BadInputError(f"the id {key!r} comes twice in {what}; every utterance needs an id of its own")
-        out[key] = value
-    return out
 
 
 @cache

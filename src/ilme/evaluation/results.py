@@ -13,34 +13,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
+from ilme.data.utterances import Reference
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import Comparison, Interval, bootstrap_interval, compare
-from ilme.files import write_atomically
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.tuning.result import TuningResult
+from ilme.runtime.files import write_atomically
 
-__all__ = ["FORMAT", "VERSION", "Reference", "Results", "System", "merge_results"]
+__all__ = ["FORMAT", "VERSION", "Results", "System", "merge_results"]
 
 FORMAT = "ilme-results"
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Reference:
-    """One utterance of the test set.
-
-    Attributes:
-        text: Its transcript, as it came.
-        speaker: Who spoke; empty if nobody said.
-        seconds: How long it is; 0 if nobody said.
-        audio: Where the recording is; empty if nowhere.
-    """
-
-    text: str
-    speaker: str = ""
-    seconds: float = 0.0
-    audio: str = ""
 
 
 @dataclass(frozen=True)

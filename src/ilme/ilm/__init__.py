@@ -17,7 +17,7 @@ def internal_lm(model: Any, acoustics: Tensor | None = None, scale: float = 1.0)
     Args:
         model: A transducer, or an attention decoder of ours.
         acoustics: None removes the acoustic term, as in the paper; a vector takes its place: a mean (see
-            `ilme.ilm.average`), or one that was learned from text (see `ilme.ilm.stand_in`).
+            `ilme.ilm.average`), or one that was learned from text (see `ilme.ilm.learned_vector`).
         scale: A factor of the logits; 1 in the paper.
     """
     from ilme.ilm.attention import AttentionInternalLM

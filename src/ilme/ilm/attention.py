@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ilme.models.aed import AED, Memory
-from ilme.models.lstm_lm import log_softmax
-from ilme.nest import State, cat, map_tensors
+from ilme.runtime.numerics import log_softmax
+from ilme.runtime.state import State, cat, map_tensors
 from ilme.tokens import Tokens
 
 __all__ = ["AttentionInternalLM"]
@@ -21,7 +21,7 @@ class AttentionInternalLM:
     Args:
         host: The attention decoder.
         acoustics: What stands in for the context vector: nothing (the paper's estimator) or a vector (E,) such as
-            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.stand_in`).
+            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.learned_vector`).
         scale: κ.
     """
 

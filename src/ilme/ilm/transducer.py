@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ilme.models.lstm_lm import log_softmax
-from ilme.nest import State
 from ilme.protocols import Transducer
+from ilme.runtime.numerics import log_softmax
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["TransducerInternalLM"]
@@ -19,7 +19,7 @@ class TransducerInternalLM:
     Args:
         host: The transducer.
         acoustics: What stands in for f_t: nothing, bias included (the paper's estimator), or a vector (J,) such as
-            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.stand_in`).
+            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.learned_vector`).
         scale: κ.
     """
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from ilme.adapters.decoder import Context, Layer, Vectors
 from ilme.adapters.hf import RATE, TransformerAED, attention
 from ilme.errors import BadInputError, CheckpointError
-from ilme.nest import State, map_tensors
+from ilme.runtime.state import State, map_tensors
 from ilme.tokens import Tokens
 
 __all__ = ["ESTIMATORS", "Calibration", "LearnedContext", "TransformerILM", "estimate", "from_tensors"]
@@ -213,8 +213,8 @@ def _attending(model: TransformerAED, hidden: Tensor, name: str) -> TransformerI
 
 
 def learned(model: TransformerAED, calibration: Calibration) -> TransformerILM:
-    """Vectors trained from the mean context on the calibration's transcripts, see `ilme.ilm.learned`."""
-    from ilme.ilm.learned import learn_context
+    """Vectors trained from the mean context on the calibration's transcripts, see `ilme.ilm.learned_context`."""
+    from ilme.ilm.learned_context import learn_context
 
     return learn_context(model, calibration)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.fusion import FusionWeights
-from ilme.nest import State
+from ilme.runtime.state import State
 from ilme.search.hypothesis import NBest
 from ilme.tokens import Tokens
 

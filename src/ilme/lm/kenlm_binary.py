@@ -19,7 +19,7 @@ from torch import Tensor
 from ilme.errors import BadInputError, MissingExtraError
 from ilme.lm.arpa import LN10, NEVER, Units
 from ilme.lm.ngram import lm_tokens
-from ilme.nest import State
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["KenLMScorer"]

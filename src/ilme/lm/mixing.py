@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ilme.errors import BadInputError, CheckpointError
-from ilme.files import short_hash, weights_file, write_atomically
-from ilme.nest import select
 from ilme.protocols import TokenScorer
+from ilme.runtime.files import short_hash, weights_file, write_atomically
+from ilme.runtime.state import select
 
 __all__ = ["Mixture", "best_weights", "is_mixture", "read_mixture", "token_scores", "write_mixture"]
 

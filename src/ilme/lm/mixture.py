@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.nest import State
 from ilme.protocols import TokenScorer
+from ilme.runtime.state import State
 from ilme.tokens import check_same_vocabulary
 
 __all__ = ["MixtureScorer"]

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.arpa import NEVER, Arpa, Units, read_arpa
-from ilme.nest import State
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ilme.kernels import kernels_run_on
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
 from ilme.models.aed import AED, Memory
 from ilme.models.energies import location_energies
+from ilme.runtime.cuda import kernels_run_on
 
 __all__ = ["aed_loss", "decoder_outputs", "outputs_loss"]
 

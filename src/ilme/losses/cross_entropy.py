@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.kernels import kernels_run_on
+from ilme.runtime.cuda import kernels_run_on
 
 __all__ = ["linear_cross_entropy", "with_ends"]
 

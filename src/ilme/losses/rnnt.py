@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.kernels import kernels_run_on
-from ilme.losses import lattice
+from ilme.runtime import lattice
+from ilme.runtime.cuda import kernels_run_on
 
 __all__ = ["Activation", "Terms", "rnnt_loss"]
 

@@ -171,7 +171,7 @@ def alpha_kernel(blank, label, frames, units, alpha, shifts, loss, T, W, BLOCK: 
 
 @triton.jit(do_not_specialize=["T", "W"])
 def posterior_kernel(blank, label, alpha, shifts, frames, units, blank_arcs, label_arcs, T, W, BLOCK: tl.constexpr):
-    """Arc posteriors of one utterance, from the last frame to the first (see `ilme.losses.lattice`)."""
+    """Arc posteriors of one utterance, from the last frame to the first (see `ilme.runtime.lattice`)."""
     b = tl.program_id(0).to(tl.int64)
     n, m = tl.load(frames + b), tl.load(units + b)
     u = tl.arange(0, BLOCK)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ilme.errors import BadInputError
-from ilme.kernels import kernels_run_on
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.energies import location_energies
 from ilme.models.lstm import LSTMStack
-from ilme.models.lstm_lm import log_softmax
 from ilme.models.rows import families
-from ilme.nest import State
+from ilme.runtime.cuda import kernels_run_on
+from ilme.runtime.numerics import log_softmax
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["AED", "PRESETS", "AEDConfig", "Memory"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.kernels import kernels_run_on
+from ilme.runtime.cuda import kernels_run_on
 
 __all__ = ["location_energies"]
 

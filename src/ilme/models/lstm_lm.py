@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ilme.errors import BadInputError
 from ilme.models.lstm import LSTMStack
-from ilme.nest import State
+from ilme.runtime.numerics import log_softmax
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["LSTMLM", "PRESETS", "LSTMLMConfig"]
@@ -81,8 +82,3 @@ class LSTMLM(nn.Module):
 
     def components(self) -> dict[str, nn.Module]:
         return {"embedding": self.embedding, "lstm": self.rnn, "projection": self.project}
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """Over the last dimension, in float32 at least."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

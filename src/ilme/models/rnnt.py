@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.lstm import LSTMStack
-from ilme.nest import State
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["PRESETS", "RNNT", "RNNTConfig"]

@@ -13,8 +13,8 @@ from ilme.evaluation.analysis import word_changes
 from ilme.evaluation.metrics import Edit, ErrorCounts, Measurement, align
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, comparison_table, main_table, p_value
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.report.audio import data_uri
-from ilme.tuning.result import TuningResult
 
 __all__ = ["gather_curves", "gather_set"]
 

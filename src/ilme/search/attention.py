@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
-from ilme.nest import State, select
 from ilme.protocols import AttentionDecoder, InternalLM, LimitedAttention
+from ilme.runtime.state import State, select
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.repetition import RepetitionGuard
 

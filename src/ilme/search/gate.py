@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.models.lstm_lm import log_softmax
 from ilme.protocols import Transducer
+from ilme.runtime.numerics import log_softmax
 
 __all__ = ["BlankGate"]
 

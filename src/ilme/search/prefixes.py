@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ilme.nest import State, map_tensors
+from ilme.runtime.state import State, map_tensors
 
 __all__ = ["EMPTY", "Lane", "Outputs", "PrefixPool", "RidingLane", "extend_hash"]
 

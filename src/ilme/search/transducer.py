@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ilme.capture import no_collection
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
-from ilme.models.lstm_lm import log_softmax
 from ilme.protocols import InternalLM, TokenScorer, Transducer
+from ilme.runtime.cuda import no_collection
+from ilme.runtime.numerics import log_softmax
 from ilme.search.gate import BlankGate
 from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores

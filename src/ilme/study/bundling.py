@@ -16,21 +16,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ilme.bundle.contents import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
-from ilme.bundle.weights import to_int8
 from ilme.data.audio import load_audio
-from ilme.decoding.decoder import SearchDecoder
-from ilme.decoding.utterances import Utterance
-from ilme.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun, in_memory
+from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import System
-from ilme.files import write_atomically
+from ilme.evaluation.tuning_result import TuningResult
+from ilme.models.int8 import to_int8
+from ilme.recogniser.decoder import SearchDecoder
+from ilme.runtime.files import write_atomically
 from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options
-from ilme.study.speaking import RATE, write_opus
-from ilme.tuning.result import TuningResult
+from ilme.study.synthesis import RATE, write_opus
+from ilme.workflows.bundle import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
+from ilme.workflows.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun, in_memory
 
 __all__ = ["BundleOptions", "build_bundle"]
 

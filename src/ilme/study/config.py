@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import yaml
 
-from ilme.configs import config_from_json, config_to_json, overlaid
 from ilme.errors import BadInputError
+from ilme.runtime.configs import config_from_json, config_to_json, overlaid
 from ilme.study.corpora import RecordingsPlan
 
 __all__ = [

@@ -17,25 +17,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import INTERNAL, Parts, load_recogniser
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import Utterance, read_utterances, references_of
-from ilme.evaluation.evaluate import Plan, evaluate_system
+from ilme.data.utterances import Utterance, read_utterances, references_of
 from ilme.evaluation.metrics import ErrorCounts, measure
 from ilme.evaluation.results import Results, System
-from ilme.files import write_atomically
+from ilme.evaluation.tuning_result import Method, TuningResult, TuningStep
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import INTERNAL, Parts, load_recogniser
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.files import write_atomically
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.internal import LEARNED, stand_in_file
 from ilme.study.runner import Stage, Study, used_fields
 from ilme.study.side_by_side import side_by_side
-from ilme.study.speaking import RATE
-from ilme.tuning.result import TuningResult, TuningStep
+from ilme.study.synthesis import RATE
 from ilme.tuning.tuner import TuningOptions, tune
-from ilme.tuning.weight_search import Method, WeightSpace
+from ilme.tuning.weight_search import WeightSpace
+from ilme.workflows.evaluate import Plan, evaluate_system
 
 __all__ = ["beam_hint", "decoding_stages", "search_options", "setting_domain", "system_parts"]
 

@@ -1,6 +1,6 @@
 """The stages `ilm-rnnt` and `ilm-aed`: internal LMs learned from the source transcripts, for the method ILME-learned.
 
-stand-in.safetensors      what stands in for the acoustics, see `ilme.ilm.stand_in`
+stand-in.safetensors      what stands in for the acoustics, see `ilme.ilm.learned_vector`
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ilme.checkpoint import load_model
 from ilme.ilm import internal_lm
-from ilme.ilm.stand_in import StandInOptions, learn_stand_in, save_stand_in
-from ilme.perplexity import perplexity
+from ilme.ilm.learned_vector import StandInOptions, learn_stand_in, save_stand_in
+from ilme.lm.perplexity import perplexity
+from ilme.models.checkpoint import load_model
 from ilme.study.config import StudyConfig
 from ilme.study.language import transcripts
 from ilme.study.runner import Stage, Study

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ilme.checkpoint import load_model, save_model
-from ilme.data.ngram_train import NGramOptions, train_ngram
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.lm.ngram import NGramScorer, build_automaton
-from ilme.perplexity import perplexity
+from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.lm.perplexity import perplexity
+from ilme.models.checkpoint import load_model, save_model
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.texts import count_words, read_lines

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ilme.checkpoint import load_model, read_tensors, save_model, write_tensors
+from ilme.adapters.whisper_weights import load_whisper_encoder
 from ilme.data.augment import SpecAugment
 from ilme.data.features import FrontendConfig
 from ilme.errors import BadInputError
+from ilme.models.checkpoint import load_model, read_tensors, save_model, write_tensors
 from ilme.models.encoder import EncoderConfig
-from ilme.models.whisper_encoder import load_whisper_encoder
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.copies import copies
 from ilme.study.corpora import find_file, synthetic_study

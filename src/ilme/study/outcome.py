@@ -15,7 +15,7 @@ from typing import Any
 
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table, render
-from ilme.files import write_atomically
+from ilme.runtime.files import write_atomically
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
 from ilme.study.language import lm_names

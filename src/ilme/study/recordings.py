@@ -33,8 +33,8 @@ from ilme.study.corpora import (
 )
 from ilme.study.runner import Stage, Study, file_digest
 from ilme.study.shards import SHARD, is_whole, to_int16, write_shard
-from ilme.study.speaking import RATE
 from ilme.study.speech import write_manifest
+from ilme.study.synthesis import RATE
 from ilme.study.texts import count_words, read_lines, write_lines
 
 __all__ = ["recorded_speech_stage", "recorded_text_stage", "target_text"]

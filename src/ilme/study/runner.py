@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
-from ilme.files import write_atomically
+from ilme.runtime.files import write_atomically
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from ilme.errors import BadInputError
-from ilme.files import write_atomically
+from ilme.runtime.files import write_atomically
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.shards import SHARD, is_whole, list_shards, read_samples
-from ilme.study.speaking import RATE, SET_FORMAT, Job, Part, SetJob, make_utterances, speak_shard
+from ilme.study.synthesis import RATE, SET_FORMAT, Job, Part, SetJob, make_utterances, speak_shard
 from ilme.study.texts import count_words, read_lines, speakable
 from ilme.train.resident import ResidentAudio
 

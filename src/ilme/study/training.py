@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import torch
 
 from ilme import models
-from ilme.checkpoint import read_header
-from ilme.configs import changed_config
 from ilme.errors import BadInputError
-from ilme.files import write_atomically
+from ilme.models.checkpoint import read_header
+from ilme.runtime.configs import changed_config
+from ilme.runtime.files import write_atomically
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError, file_digest, used_fields

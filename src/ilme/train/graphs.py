@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ilme.capture import no_collection
+from ilme.runtime.cuda import no_collection
 
 __all__ = ["Body", "RecordedBody", "graphs_obstacle", "pad_batch", "rung"]
 

@@ -88,7 +88,7 @@ def start_from(model: nn.Module, warm: WarmStart) -> int:
     """
     if warm.model is None:
         return 0
-    from ilme.checkpoint import load_model
+    from ilme.models.checkpoint import load_model
 
     other: Any = load_model(warm.model).model
     theirs = other.state_dict()

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 
 from ilme import models
-from ilme.checkpoint import load_model, save_model
-from ilme.configs import changed_config, config_to_json
 from ilme.data.augment import AudioAugmentation
 from ilme.data.batches import BatchConfig, Batches, cut_text
 from ilme.data.features import FrontendConfig
@@ -22,7 +20,9 @@ from ilme.data.manifests import open_cuts
 from ilme.data.tokenfile import TokenFile
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import BadInputError
-from ilme.files import write_atomically
+from ilme.models.checkpoint import load_model, save_model
+from ilme.runtime.configs import changed_config, config_to_json
+from ilme.runtime.files import write_atomically
 from ilme.tokens import Tokens, check_same_vocabulary
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.monitor import internal_lm_perplexity

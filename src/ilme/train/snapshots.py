@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.checkpoint import read_tensors, write_tensors
 from ilme.errors import CheckpointError
-from ilme.files import write_atomically
+from ilme.models.checkpoint import read_tensors, write_tensors
+from ilme.runtime.files import write_atomically
 
 __all__ = ["Progress", "Snapshots", "not_finite", "optimiser_tensors", "restore_optimiser"]
 

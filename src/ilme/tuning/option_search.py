@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from ilme.errors import BadInputError
+from ilme.evaluation.tuning_result import TuningStep
 from ilme.fusion import FusionWeights
-from ilme.tuning.result import TuningStep
 
 __all__ = ["EXPONENT", "OptionSpace", "Proposal", "tune_options"]
 

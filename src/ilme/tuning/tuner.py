@@ -21,14 +21,14 @@ import numpy as np
 
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName, measure
+from ilme.evaluation.tuning_result import Balance, HeatMap, Method, Stability, TuningResult, TuningStep
 from ilme.fusion import FusionWeights
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weights, build_lists
-from ilme.tuning.maps import Balance, HeatMap, balance_along_lm, heat_map
+from ilme.tuning.maps import balance_along_lm, heat_map
 from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
 from ilme.tuning.proposals import APART, Proposer, TriedPoint, overreached, overreaches, room, within
-from ilme.tuning.result import Stability, TuningResult, TuningStep
-from ilme.tuning.weight_search import Method, Objective, WeightSpace, search_weights
+from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 
 __all__ = ["AdjustableDecoder", "Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
 

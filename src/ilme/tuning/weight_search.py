@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
+from ilme.evaluation.tuning_result import Method
 from ilme.tuning.error_surface import Array, CandidateLists
 
 __all__ = ["Method", "Objective", "Optimum", "Surcharge", "WeightSpace", "no_surcharge", "search_weights"]
 
 Surcharge = Callable[[Array], Array]  # points (n, 3) → errors (n,) that the lists do not know of
 
-Method = Literal["BS", "SF", "DR", "LODR", "ILME", "ILME-learned"]
 _MAX_ROUNDS = 30
 _SCREENED = 16  # points drawn for each restart
 _INSIDE = 0.005  # how far inside an interval of equal error a weight is put, so that rounding cannot leave it

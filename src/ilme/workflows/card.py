@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ilme.domain.adapt import Adapted
+from ilme.workflows.adapt import Adapted
 
 __all__ = ["write_card"]
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import IlmeError
-from ilme.nest import State, map_tensors, select
 from ilme.protocols import AttentionDecoder, TokenScorer
+from ilme.runtime.state import State, map_tensors, select
 
 __all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_ride", "check_same", "require"]
 

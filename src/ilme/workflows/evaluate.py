@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ilme.decoding.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.decoding.loading import Parts, describe, load_recogniser, run_time_parameters
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import Utterance
+from ilme.data.utterances import Utterance, unique_by_id
 from ilme.errors import BadInputError
 from ilme.evaluation.analysis import oracle, search_errors
 from ilme.evaluation.contributions import explain, forced
-from ilme.evaluation.metrics import NormaliserName, normaliser, unique_by_id
+from ilme.evaluation.metrics import NormaliserName, normaliser
 from ilme.evaluation.results import System
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
+from ilme.recogniser.loading import Parts, describe, load_recogniser, run_time_parameters
+from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
 from ilme.search.transducer import TransducerOptions
-from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import Decoder
 
 __all__ = ["DecoderPlan", "Plan", "decode_system", "evaluate_system", "measured_system"]
@@ -111,7 +111,7 @@ class DecoderPlan:
         if not ray_workers:
             yield self.make(processes, progress, recogniser)
             return
-        from ilme.decoding.over_ray import RayDecoder
+        from ilme.recogniser.ray_decoder import RayDecoder
 
         with RayDecoder(self.make, ray_workers) as decoder:
             yield decoder

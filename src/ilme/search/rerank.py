@@ -20,11 +20,11 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
-from ilme.losses.lattice import NEGATIVE, forward_scores
-from ilme.nest import State, select
 from ilme.protocols import AttentionDecoder, TokenScorer, Transducer
-from ilme.rescoring import sequence_scores
+from ilme.runtime.lattice import NEGATIVE, forward_scores
+from ilme.runtime.state import State, select
 from ilme.search.hypothesis import Hypothesis, NBest
+from ilme.search.rescoring import sequence_scores
 
 __all__ = ["ExactRanking", "attention_scores", "transducer_scores"]
 

@@ -1,12 +1,26 @@
-"""What a CUDA graph needs while it is recorded."""
+"""What CUDA needs: whether Triton kernels can run, and quiet while a graph is recorded."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
-__all__ = ["no_collection"]
+import torch
+
+__all__ = ["kernels_run_on", "no_collection"]
+
+
+def kernels_run_on(device: torch.device) -> bool:
+    """On CUDA devices where Triton is installed, which it is with torch's own CUDA builds."""
+    return device.type == "cuda" and _triton_is_installed()
+
+
+@cache
+def _triton_is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @contextmanager

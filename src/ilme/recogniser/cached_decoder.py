@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ilme.decoding.decoder import SearchDecoder
 from ilme.fusion import FusionWeights
-from ilme.rescoring import SequenceScorer, complete, finite
+from ilme.recogniser.decoder import SearchDecoder
 from ilme.search.hypothesis import NBest
+from ilme.search.rescoring import SequenceScorer, complete, finite
 
 __all__ = ["RememberedDecodes"]
 

@@ -57,9 +57,9 @@ def check_transducer(
     """
     import torch
 
-    from ilme.adapters.contract import check_same, require, scorer_rows
     from ilme.ilm.transducer import TransducerInternalLM
-    from ilme.nest import select
+    from ilme.runtime.state import select
+    from ilme.testing.contract import check_same, require, scorer_rows
 
     require(len(lengths) >= 2 and len(set(labels)) >= 2, "give at least two utterances and two different labels")
     with torch.no_grad():

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ilme.checkpoint import PACKED, read_tensors, write_tensors
 from ilme.errors import CheckpointError
+from ilme.models.checkpoint import PACKED, read_tensors, write_tensors
 
 __all__ = ["from_int8", "to_int8"]
 
@@ -48,7 +48,7 @@ def to_int8(checkpoint: Path, out: Path) -> None:
 
 
 def from_int8(file: Path, out: Path) -> None:
-    """Writes the checkpoint that `ilme.checkpoint.load_model` reads, in float32."""
+    """Writes the checkpoint that `ilme.models.checkpoint.load_model` reads, in float32."""
     tensors, header = read_tensors(file)
     if header.pop(PACKED, None) is None:
         raise CheckpointError(f"{file} is not stored in 8 bits; load it as it is")

@@ -6,14 +6,31 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ilme.data.audio import Samples, load_audio
 from ilme.errors import BadInputError
-from ilme.evaluation.metrics import unique_by_id
-from ilme.evaluation.results import Reference
 
-__all__ = ["Utterance", "read_utterances", "references_of"]
+__all__ = ["Reference", "Utterance", "read_utterances", "references_of", "unique_by_id"]
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One utterance of the test set.
+
+    Attributes:
+        text: Its transcript, as it came.
+        speaker: Who spoke; empty if nobody said.
+        seconds: How long it is; 0 if nobody said.
+        audio: Where the recording is; empty if nowhere.
+    """
+
+    text: str
+    speaker: str = ""
+    seconds: float = 0.0
+    audio: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,3 +147,13 @@ def _split_of(cut: Any) -> str:
     """Where `ilme data import` keeps it: with the supervision; a manifest of others may have it with the cut."""
     kept = [cut.custom, *(s.custom for s in cut.supervisions)]
     return next((str(custom["split"]) for custom in kept if custom and "split" in custom), "")
+
+
+def unique_by_id(pairs: Iterable[tuple[str, Value]], what: str) -> dict[str, Value]:
+    """A dict of the pairs; an id that comes twice is an error, never a silent replacement."""
+    out: dict[str, Value] = {}
+    for key, value in pairs:
+        if key in out:
+            raise BadInputError(f"the id {key!r} comes twice in {what}; every utterance needs an id of its own")
+        out[key] = value
+    return out

@@ -2,7 +2,7 @@
 
 Batches are made by length and do not depend on the number of processes, so neither do the results. Processes started
 by `torchrun` (or by `ilme tune --workers N`, which calls it) share the batches and meet at the folder of results, which
-all of them must see. With Ray (`ilme.decoding.over_ray`) results travel through Ray, and no common folder is needed.
+all of them must see. With Ray (`ilme.recogniser.ray_decoder`) results travel through Ray; no common folder is needed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 import torch
 
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.store import DecodeStore, identity
-from ilme.decoding.utterances import Utterance
+from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
-from ilme.nest import State, map_tensors
-from ilme.rescoring import SequenceScorer, complete, finite
+from ilme.recogniser.recogniser import Recogniser
+from ilme.recogniser.store import DecodeStore, identity
+from ilme.runtime.state import State, map_tensors
 from ilme.search.hypothesis import NBest
+from ilme.search.rescoring import SequenceScorer, complete, finite
 
 __all__ = ["DecodingOptions", "Processes", "SearchDecoder"]
 

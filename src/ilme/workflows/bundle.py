@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ilme.bundle.weights import from_int8
-from ilme.decoding.loading import INTERNAL, Parts
-from ilme.decoding.utterances import Utterance, read_utterances
+from ilme.data.utterances import Utterance, read_utterances
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
+from ilme.models.int8 import from_int8
+from ilme.recogniser.loading import INTERNAL, Parts
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 

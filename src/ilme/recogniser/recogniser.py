@@ -13,8 +13,8 @@ from torch import Tensor
 from ilme.data.audio import Samples
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
-from ilme.nest import State, cat, select
 from ilme.protocols import AttentionDecoder, TokenScorer, Transducer
+from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import NBest
 from ilme.search.transducer import TransducerOptions, TransducerSearch

@@ -167,7 +167,7 @@ def _losses(model: RNNT | AED, sentences: Sequence[Sequence[int]], vector: Tenso
 
 def save_stand_in(file: Path, stand_in: StandIn, model: RNNT | AED) -> None:
     """One safetensors file: v, the fingerprint of the model, and in the header κ and the model's kind and size."""
-    from ilme.checkpoint import write_tensors
+    from ilme.models.checkpoint import write_tensors
 
     about = {"version": VERSION, "kind": model.kind, "tokens": len(model.tokens), "scale": stand_in.scale}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +221,7 @@ def is_stand_in(name: str | Path) -> bool:
 
 def load_stand_in(file: str | Path, model: RNNT | AED) -> StandIn:
     """Reads what `save_stand_in` wrote, for this model; it may be stored in fewer bits than the one it was made for."""
-    from ilme.checkpoint import read_tensors
+    from ilme.models.checkpoint import read_tensors
 
     tensors, header = read_tensors(Path(file))
     if _ENTRY not in header or "vector" not in tensors:

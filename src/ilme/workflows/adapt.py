@@ -20,24 +20,24 @@ import torch
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
-from ilme.adapters.style import DomainText, domain_lines
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.remembered import RememberedDecodes
-from ilme.decoding.utterances import Utterance
-from ilme.domain.recogniser import INTERNAL, LM, Domain, write_tensors
+from ilme.data.utterances import Utterance
+from ilme.data.written_style import DomainText, domain_lines
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
+from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import ESTIMATORS, WITHOUT_SPEECH, Calibration, TransformerILM, estimate
-from ilme.lm.folded import FoldedScorer, Folds, fold_internal
+from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.ngram import NGramScorer
 from ilme.protocols import TokenScorer
-from ilme.rescoring import SequenceScorer, complete
+from ilme.recogniser.cached_decoder import RememberedDecodes
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.domain import INTERNAL, LM, Domain, write_tensors
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
+from ilme.search.rescoring import SequenceScorer, complete
 from ilme.tuning.error_surface import as_vector, build_lists
-from ilme.tuning.result import TuningResult
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 
@@ -169,8 +169,8 @@ def train_domain_lm(
     model: TransformerAED, text: Sequence[str], evaluation: Sequence[str], path: Path, options: AdaptOptions, say: Say
 ) -> tuple[NGramScorer, dict[str, Any]]:
     """An n-gram over the model's tokens, from text in the model's written style; and what went into it."""
-    from ilme.data.ngram_train import NGramOptions, train_ngram
     from ilme.lm.ngram import build_automaton
+    from ilme.lm.ngram_train import NGramOptions, train_ngram
 
     if not text:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")

@@ -10,9 +10,9 @@ from copy import copy
 from types import TracebackType
 from typing import Any
 
-from ilme.decoding.decoder import Processes, SearchDecoder
 from ilme.errors import BadInputError, MissingExtraError
 from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import Processes, SearchDecoder
 from ilme.search.hypothesis import Hypothesis, NBest
 
 __all__ = ["RayDecoder"]

@@ -16,7 +16,7 @@ from ilme.study.shards import list_shards, read_samples, to_int16, write_shard
 
 if TYPE_CHECKING:
     from ilme.data.espeak import Voice
-    from ilme.data.natural import NaturalVoice
+    from ilme.data.neural_voice import NaturalVoice
 
 __all__ = [
     "RATE",
@@ -107,7 +107,7 @@ def speak_shard(job: Job) -> None:
 def _said(text: str, voice: Voice | NaturalVoice) -> NDArray[np.float32]:
     """Numbers of the size of int16 samples, RATE a second."""
     from ilme.data.espeak import RATE_HZ, speak
-    from ilme.data.natural import NaturalVoice, speak_naturally
+    from ilme.data.neural_voice import NaturalVoice, speak_naturally
 
     if isinstance(voice, NaturalVoice):
         return resample_whole(speak_naturally(text, voice), voice.rate, RATE) * 32768

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ilme.decoding.recogniser import Options, Recogniser
 from ilme.errors import BadInputError
-from ilme.files import short_hash, weights_file
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.mixture import MixtureScorer
-from ilme.packed import Format, pack, worth_packing
+from ilme.models.packed import Format, pack, worth_packing
 from ilme.protocols import TokenScorer
+from ilme.recogniser.recogniser import Options, Recogniser
+from ilme.runtime.files import short_hash, weights_file
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.tokens import Tokens, check_same_vocabulary
@@ -105,10 +105,10 @@ def load_recogniser(
 
 
 def _ours(parts: Parts, transducer: TransducerOptions | None, attention: AttentionOptions | None) -> Recogniser:
-    from ilme.checkpoint import load_model
     from ilme.data.features import Frontend
     from ilme.ilm import internal_lm
-    from ilme.ilm.stand_in import is_stand_in, load_stand_in
+    from ilme.ilm.learned_vector import is_stand_in, load_stand_in
+    from ilme.models.checkpoint import load_model
 
     loaded = load_model(parts.model, device=parts.device)
     if loaded.kind == "lm":
@@ -165,7 +165,7 @@ def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:
         mixture = read_mixture(Path(name))
         return MixtureScorer([load_scorer(str(f), tokens, device) for f in mixture.files], mixture.weights, "linear")
     if is_ours(name):
-        from ilme.checkpoint import load_model
+        from ilme.models.checkpoint import load_model
 
         scorer = load_model(name, expect="lm", device=device).model
     else:
@@ -177,7 +177,7 @@ def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:
 
 def find_tokenizer(name: str, lms: Sequence[str]) -> SentencePieceTokenizer:
     """The named tokenizer (a sentencepiece model or a checkpoint of ours), or that of the first LM that has one."""
-    from ilme.checkpoint import load_tokenizer
+    from ilme.models.checkpoint import load_tokenizer
 
     for source in (name,) if name else filter(is_ours, lms):
         found: SentencePieceTokenizer | None = load_tokenizer(source)
@@ -190,7 +190,7 @@ def find_tokenizer(name: str, lms: Sequence[str]) -> SentencePieceTokenizer:
 
 
 def is_ours(name: str) -> bool:
-    """Whether it is a checkpoint that `ilme.checkpoint` wrote."""
+    """Whether it is a checkpoint that `ilme.models.checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
     file = weights_file(Path(name))

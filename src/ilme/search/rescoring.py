@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.nest import select
 from ilme.protocols import TokenScorer
+from ilme.runtime.state import select
 from ilme.search.hypothesis import Hypothesis, NBest
 
 __all__ = ["IMPOSSIBLE", "SequenceScorer", "complete", "finite", "sequence_scores"]

@@ -5,19 +5,70 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName
-from ilme.files import write_atomically
 from ilme.fusion import FusionWeights
-from ilme.tuning.maps import Balance, HeatMap
-from ilme.tuning.weight_search import Method
+from ilme.runtime.files import write_atomically
 
-__all__ = ["Stability", "TuningResult", "TuningStep"]
+__all__ = ["Balance", "HeatMap", "Method", "Stability", "TuningResult", "TuningStep"]
+
+Method = Literal["BS", "SF", "DR", "LODR", "ILME", "ILME-learned"]
 
 FORMAT = "ilme-tuning"
 VERSION = 1
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """WER of the n-best lists.
+
+    Attributes:
+        lm: The λ_T of each column.
+        subtracted: The μ of each row; one row if μ is fixed.
+        wer: WER in per cent, one list per row.
+        length: The β at which it was drawn.
+    """
+
+    lm: tuple[float, ...]
+    subtracted: tuple[float, ...]
+    wer: tuple[tuple[float, ...], ...]
+    length: float
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> HeatMap:
+        rows = tuple(tuple(row) for row in data["wer"])
+        return cls(tuple(data["lm"]), tuple(data["subtracted"]), rows, data["length"])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Errors by kind, in per cent of the reference words, as λ_T grows and μ with it.
+
+    Attributes:
+        lm: λ_T
+        subtracted: μ = λ_T · μ* / λ_T*, the tuned ratio.
+        substitutions: In per cent.
+        deletions: In per cent.
+        insertions: In per cent.
+    """
+
+    lm: tuple[float, ...]
+    subtracted: tuple[float, ...]
+    substitutions: tuple[float, ...]
+    deletions: tuple[float, ...]
+    insertions: tuple[float, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Balance:
+        return cls(**{name: tuple(values) for name, values in data.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,16 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ilme import models
-from ilme.configs import config_from_json, config_to_json
 from ilme.errors import BadInputError, CheckpointError
-from ilme.files import write_atomically
+from ilme.runtime.configs import config_from_json, config_to_json
+from ilme.runtime.files import write_atomically
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["LoadedModel", "load_model", "load_tokenizer", "read_header", "read_tensors", "save_model", "write_tensors"]
 
 VERSION = 1
 FILE = "model.safetensors"
-PACKED = "ilme_int8"  # in the header of a file that ilme.bundle.weights wrote
+PACKED = "ilme_int8"  # in the header of a file that ilme.models.int8 wrote
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def load_model(path: str | Path, expect: str | None = None, device: torch.device
     if PACKED in header:
         raise CheckpointError(
             f"{file} is stored in 8 bits, to be shipped; `ilme demo` writes the bundled networks as they are used to "
-            "out/demo/models, and ilme.bundle.weights.from_int8 any other"
+            "out/demo/models, and ilme.models.int8.from_int8 any other"
         )
     try:
         config: Any = config_from_json(models.config_class(about["kind"]), about["config"])

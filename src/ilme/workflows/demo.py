@@ -16,22 +16,23 @@ from typing import Any, cast
 
 import torch
 
-from ilme.bundle.contents import Bundle, BundledSystem, Unpacked, read_bundle
 from ilme.data.processes import cores
-from ilme.decoding.decoder import DecodingOptions, SearchDecoder
-from ilme.decoding.loading import load_recogniser, run_time_parameters
-from ilme.decoding.recogniser import Recogniser
-from ilme.decoding.utterances import Utterance, references_of
+from ilme.data.utterances import Utterance, references_of
 from ilme.errors import BadInputError
 from ilme.evaluation.analysis import oracle
 from ilme.evaluation.contributions import explain
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, main_table
+from ilme.evaluation.tuning_result import Method
 from ilme.fusion import FusionWeights
-from ilme.parallel import in_processes
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_recogniser, run_time_parameters
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.processes import in_processes
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import TuningOptions, tune
-from ilme.tuning.weight_search import Method, WeightSpace
+from ilme.tuning.weight_search import WeightSpace
+from ilme.workflows.bundle import Bundle, BundledSystem, Unpacked, read_bundle
 
 __all__ = [
     "DemoOptions",

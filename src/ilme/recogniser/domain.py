@@ -22,13 +22,13 @@ from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
 from ilme.adapters.whisper_timestamps import TimestampRules, stamped_segments
 from ilme.data.audio import AudioSource, Samples, load_audio
 from ilme.data.audio_stream import AudioStream
-from ilme.domain.transcripts import Segment, Transcript
-from ilme.domain.windows import Window, is_silent, stream_windows
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import from_tensors
-from ilme.lm.folded import FoldedScorer, Folds, fold_internal
+from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.protocols import TokenScorer
+from ilme.recogniser.transcripts import Segment, Transcript
+from ilme.recogniser.windows import Window, is_silent, stream_windows
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import Hypothesis, NBest
 
@@ -198,7 +198,7 @@ def load(
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
     """
     from ilme.adapters.loading import load_attention_model
-    from ilme.decoding.loading import load_scorer
+    from ilme.recogniser.loading import load_scorer
 
     folder = Path(folder)
     domain = Domain.read(folder)

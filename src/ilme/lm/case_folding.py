@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.nest import State, map_tensors
 from ilme.protocols import AttentionDecoder, InternalLM, TokenScorer, Transducer
+from ilme.runtime.state import State, map_tensors
 from ilme.tokens import Tokens, check_same_vocabulary
 
 __all__ = ["FoldedInternal", "FoldedRider", "FoldedScorer", "Folds", "fold_internal"]

@@ -10,7 +10,7 @@ import torch
 
 from ilme.errors import BadInputError
 from ilme.protocols import TokenScorer
-from ilme.rescoring import sequence_scores
+from ilme.search.rescoring import sequence_scores
 from ilme.tokens import Tokenizer
 
 __all__ = ["Perplexity", "perplexity", "sample"]

@@ -1,0 +1,1 @@
+"""The machine underneath: states, files, processes, CUDA."""
