@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["BadInputError", "CheckpointError", "IlmeError", "MissingExtraError", "VocabularyMismatchError"]
+__all__ = [
+    "BadInputError",
+    "CheckpointError",
+    "IlmeError",
+    "MissingExtraError",
+    "UsageError",
+    "VocabularyMismatchError",
+]
 
 
 class IlmeError(Exception):
@@ -11,6 +18,10 @@ class IlmeError(Exception):
 
 class BadInputError(IlmeError, ValueError):
     """Audio, text or an option that cannot be used."""
+
+
+class UsageError(BadInputError):
+    """A command was called with options it cannot work with. The command line ends with status 2."""
 
 
 class VocabularyMismatchError(IlmeError, ValueError):
