@@ -1,8 +1,8 @@
 """The attention decoder's training loop alone, forward and backward: with and without the fused attention
 energies.
 
-    python benchmarks/aed_decoder.py --batches 64 256
-    python benchmarks/aed_decoder.py --batches 256 --shapes 32,64,4 64,64,8      try other block shapes
+    python -m benchmarks.aed_decoder --batches 64 256
+    python -m benchmarks.aed_decoder --batches 256 --shapes 32,64,4 64,64,8      try other block shapes
 
 `host` is the time until the last kernel was launched: where it equals the whole time, Python is the limit.
 `graph` is the same loop replayed as a CUDA graph, which real batches, each of another shape, cannot be: the
@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from ilme import models
-from ilme.losses import aed, attention
+from ilme.losses import aed
 from ilme.losses.aed import decoder_outputs
+from ilme.models import energies
 from ilme.models.aed import AED
 from ilme.testing import numbered_tokens
 
@@ -91,11 +92,11 @@ def main() -> None:
         aed.kernels_run_on = available
         if args.device != "cuda":
             continue
-        default = (attention.FRAMES, attention.UNITS, attention.WARPS)
+        default = (energies.FRAMES, energies.UNITS, energies.WARPS)
         for shape in [",".join(map(str, default)), *args.shapes]:
-            attention.FRAMES, attention.UNITS, attention.WARPS = map(int, shape.split(","))
+            energies.FRAMES, energies.UNITS, energies.WARPS = map(int, shape.split(","))
             report(f"fused, blocks {shape}", lambda a=plainly: loop(*a))
-        attention.FRAMES, attention.UNITS, attention.WARPS = default
+        energies.FRAMES, energies.UNITS, energies.WARPS = default
         graph = torch.cuda.CUDAGraph()
         loop(*plainly)
         torch.cuda.synchronize()

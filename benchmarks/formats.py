@@ -1,6 +1,6 @@
 """What packed weights and narrow beams cost in word errors: one model, one set of real speech, the same weights.
 
-    python benchmarks/formats.py --model FOLDER --speech MANIFEST --lm FOLDER --weights 0.3 0.12 0 --out FILE
+    python -m benchmarks.formats --model FOLDER --speech MANIFEST --lm FOLDER --weights 0.3 0.12 0 --out FILE
 
 Decodes at each beam with float32 and with int8; a transducer also with int8 and its best hypotheses ranked again by
 float32 layers; an attention decoder of ours also with int8 LSTMs and float32 linear layers, and in float32 with an
@@ -14,13 +14,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from timing import commit, machine, own_cpu_seconds
 
+from benchmarks.timing import command, commit, machine, own_cpu_seconds
 from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
@@ -80,7 +79,7 @@ def main() -> None:
     report = {
         "machine": machine(),
         "commit": commit(),
-        "command": " ".join(sys.argv),
+        "command": command(),
         "utterances": len(utterances),
         "rows": rows,
     }

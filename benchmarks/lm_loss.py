@@ -1,8 +1,8 @@
 """Tokens a second of a language model's output layer and loss, forward and backward: NCE, tiled and plain
 cross-entropy.
 
-python benchmarks/lm_loss.py                          V = 4,000 and 50,000, D = 512, k = 1,024
-python benchmarks/lm_loss.py --device cpu --tokens 2048
+python -m benchmarks.lm_loss                          V = 4,000 and 50,000, D = 512, k = 1,024
+python -m benchmarks.lm_loss --device cpu --tokens 2048
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory and time of `ilme.load(domain).transcribe` on a file of hours, beside a file of minutes.
 
-python benchmarks/long_audio.py --domain my-domain --speech librispeech-dev-clean --minutes 180 --spoken 20
+python -m benchmarks.long_audio --domain my-domain --speech librispeech-dev-clean --minutes 180 --spoken 20
 
 The file is speech for --spoken minutes, spread evenly in stretches of one minute over --minutes of silence; it is
 written to a temporary folder as 16-bit FLAC. Each file is transcribed in a process of its own, whose largest resident
@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from timing import commit, machine
+
+from benchmarks.timing import command, commit, machine
 
 RATE = 16_000
 
@@ -42,9 +43,10 @@ def main() -> None:
         for minutes, spoken in zip(args.minutes, args.spoken, strict=True):
             file = Path(folder) / f"{minutes}.flac"
             write(file, args.speech, minutes, spoken)
-            command = [
+            call = [
                 sys.executable,
-                __file__,
+                "-m",
+                "benchmarks.long_audio",
                 "--domain",
                 args.domain,
                 "--file",
@@ -52,10 +54,10 @@ def main() -> None:
                 "--batch",
                 str(args.batch),
             ]
-            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            out = subprocess.run(call, check=True, capture_output=True, text=True).stdout
             found[f"{minutes} minutes"] = {"minutes of speech": spoken, **json.loads(out.splitlines()[-1])}
             print(found, file=sys.stderr, flush=True)
-    report = {"command": " ".join(sys.argv), "commit": commit(), "machine": machine(), "batch": args.batch, **found}
+    report = {"command": command(), "commit": commit(), "machine": machine(), "batch": args.batch, **found}
     print(json.dumps(report, indent=1))
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

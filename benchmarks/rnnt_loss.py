@@ -1,7 +1,7 @@
 """Time and memory of the transducer loss, joint and output layer included, forward and backward.
 
-    python benchmarks/rnnt_loss.py        on a CUDA device: the paper's shape, B = 32 and 256
-    python benchmarks/rnnt_loss.py --device cpu --batch 8 --frames 200 --labels 40 --outputs 1000 --width 512
+    python -m benchmarks.rnnt_loss        on a CUDA device: the paper's shape, B = 32 and 256
+    python -m benchmarks.rnnt_loss --device cpu --batch 8 --frames 200 --labels 40 --outputs 1000 --width 512
 
 On a CUDA device torchaudio's `rnnt_loss`, with the same joint and output layer and 16-bit logits, runs in
 the same process, and so do the joint's own matrix products alone (the floor). On a CPU the comparison is the

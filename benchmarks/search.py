@@ -1,11 +1,11 @@
 """What a search costs, beside the peers' own decoders on the same weights: one run, one table, one JSON file.
 
-    python benchmarks/search.py --torchaudio-python PATH --espnet-python PATH --speechbrain-python PATH
-    python benchmarks/search.py --device cuda            # utterances a second for batches of 1, 16 and 64
+    python -m benchmarks.search --torchaudio-python PATH --espnet-python PATH --speechbrain-python PATH
+    python -m benchmarks.search --device cuda            # utterances a second for batches of 1, 16 and 64
 
 Networks of the paper's size (RNN-T 2×LSTM-1024 and joint 1024, AED 2×LSTM-1280 with location-aware attention, LM
 2×LSTM-2048, vocabulary 4000), 334 encoder frames, encoder not counted. Cost is the program's own CPU time on one
-thread. A peer is a Python interpreter that has it installed; see docs/performance-decoding.md. Every hypothesis found
+thread. A peer is a Python interpreter that has it installed; see docs/results/decoding-speed.md. Every hypothesis found
 by any system is scored again exactly, in float32, so that a faster search cannot hide a worse result.
 
 The methods take turns: no LM, SF, ILME on one utterance (or batch), then on the next, then all of it again, so that
@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-import workload
-from timing import commit, fastest, forget_peak, machine, own_cpu_seconds, peak_since_mb
 
+from benchmarks import workload
+from benchmarks.timing import command, commit, fastest, forget_peak, machine, own_cpu_seconds, peak_since_mb
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
@@ -291,12 +291,12 @@ def measure_peers(options: argparse.Namespace, path: Path) -> tuple[list[Row], l
         batches = (1, 4) if name == "speechbrain" and not options.quick else (1,)
         for method in methods:
             for batch in batches:
-                command = [
+                call = [
                     python, str(HERE / "peers" / f"{script}.py"), str(path), "--batch", str(batch),
                     "--utterances", str(workload.UTTERANCES),
                     "--lm-weight", str(METHODS[method].lm), "--repeats", str(options.peer_repeats),
                 ]  # fmt: skip
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                done = subprocess.run(call, capture_output=True, text=True, check=False)
                 if done.returncode:
                     skipped.append(f"{script} {method}: {done.stderr.strip().splitlines()[-1:]}")
                     continue
@@ -325,8 +325,8 @@ def probe_memory(path: Path, frames: int, beam: int) -> None:
 def measure_memory(path: Path) -> list[dict[str, float]]:
     out = []
     for frames, beam in ((workload.T, BEAM), (4 * workload.T, BEAM), (workload.T, 2 * BEAM)):
-        command = [sys.executable, __file__, "--probe-memory", f"{path},{frames},{beam}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        call = [sys.executable, "-m", "benchmarks.search", "--probe-memory", f"{path},{frames},{beam}"]
+        done = subprocess.run(call, capture_output=True, text=True, check=True)
         out.append(json.loads(done.stdout.strip().splitlines()[-1]))
     return out
 
@@ -422,7 +422,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4], help="of the parts rnnt and aed")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="put parts of one machine together")
     parser.add_argument("--commit", help="what is measured, where the folder is no git checkout")
-    parser.add_argument("--output", type=Path, help="default: benchmarks/results/search-DEVICE.json")
+    parser.add_argument("--output", type=Path, help="default: out/search-DEVICE.json")
     parser.add_argument("--probe-memory", metavar="FILE,FRAMES,BEAM", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -433,7 +433,7 @@ def main() -> None:
     if options.probe_memory:
         path, frames, beam = options.probe_memory.split(",")
         return probe_memory(Path(path), int(frames), int(beam))
-    about = {"commit": options.commit or commit(), "command": " ".join(sys.argv)}
+    about = {"commit": options.commit or commit(), "command": command()}
     report: dict[str, object] = {"machine": machine(), **about}
     work = workload.build()
     if options.device == "cuda":
@@ -457,7 +457,7 @@ def main() -> None:
         print(table(rows))
         print("memory:", report["memory"], "\nskipped:", skipped or "none")
         print("worse than a peer:", *(report["worse_than_a_peer"] or ["none"]), sep="\n  ")
-    output = options.output or HERE / "results" / f"search-{options.device}.json"
+    output = options.output or Path("out") / f"search-{options.device}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(report, indent=1) + "\n")
     print(f"wrote {output}")

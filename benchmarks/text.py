@@ -1,9 +1,9 @@
 """Speed and memory of the text tools: prepare, n-gram training, n-gram rows, synthetic speech.
 
-    python benchmarks/text.py prepare --text 'corpus/*.txt' [--megabytes 1000]
-    python benchmarks/text.py ngram --tokens 10000000
-    python benchmarks/text.py rows
-    python benchmarks/text.py synth --sentences 2000
+    python -m benchmarks.text prepare --text 'corpus/*.txt' [--megabytes 1000]
+    python -m benchmarks.text ngram --tokens 10000000
+    python -m benchmarks.text rows
+    python -m benchmarks.text synth --sentences 2000
 
 Each prints one JSON object. Wall time is what a user waits; CPU time is what other load disturbs least. `speed_idle` is
 what the CPU time would give on as many idle cores as there were processes.

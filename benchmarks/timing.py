@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import platform
 import resource
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +52,12 @@ def peak_since_mb() -> float:
 def _status_mb(name: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def command() -> str:
+    """What was typed: `python -m benchmarks.NAME …`, without the folder that this checkout lies in."""
+    script = Path(sys.argv[0])
+    return shlex.join(["python", "-m", f"{script.parent.name}.{script.stem}", *sys.argv[1:]])
 
 
 def commit() -> str:

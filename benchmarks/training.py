@@ -1,8 +1,8 @@
 """Hours of audio a second of whole training steps at the paper's size: features, forward, backward,
 clipping, AdamW.
 
-    python benchmarks/training.py --kinds rnnt aed --batches 64 256 512
-    python benchmarks/training.py --device cpu --preset tiny --kinds rnnt aed lm --batches 4 --seconds 2
+    python -m benchmarks.training --kinds rnnt aed --batches 64 256 512
+    python -m benchmarks.training --device cpu --preset tiny --kinds rnnt aed lm --batches 4 --seconds 2
     --labels 5
 
 Audio is noise that lies on the device as int16 (`ilme.train.resident`); transcripts are random labels, 4 a

@@ -1,14 +1,14 @@
 """The tuner against a full grid of decodes, on one dev set, in one run.
 
-    python benchmarks/tuning.py MODEL DEV --lm LM [--subtracted internal] [--beam 8] [--limit 300] [--length 0 3]
-    python benchmarks/tuning.py --toy --seeds 0 1 2 3 4 --limit 200 --out benchmarks/results/tuning-toy.json
+    python -m benchmarks.tuning MODEL DEV --lm LM [--subtracted internal] [--beam 8] [--limit 300] [--length 0 3]
+    python -m benchmarks.tuning --toy --seeds 0 1 2 3 4 --limit 200 --out docs/results/data/tuning-toy.json
 
 Both use the same search, and search the same ranges of λ_T and μ. The grid decodes dev 12 × 8 times; the tuner may
 decode it 5 times. With `--length` the tuner runs once more with the length reward β as a third weight, still in 5
 decodes, and the grid once more with β fixed at what that found: a grid with hindsight. The encoder's time is counted
 for none: its outputs are made once, before any clock starts. Prints JSON, with CPU time beside wall time: on a machine
 with other work only the former can be compared. `--toy` needs no files: a transducer that is written down rather than
-trained, over made-up speech (toy_transducer.py).
+trained, over made-up speech (`benchmarks.toy_transducer`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timing import machine
-from toy_transducer import make_toy
 
+from benchmarks.timing import command, machine
+from benchmarks.toy_transducer import make_toy
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
@@ -50,8 +50,7 @@ def main() -> None:
         parts = Parts(options.model, options.lm, options.subtracted, options.device)
         attention = AttentionOptions(length_normalisation=options.length_normalisation)
         rows.append(both(load_recogniser(parts, attention=attention), utterances, options))
-    command = f"benchmarks/tuning.py {' '.join(sys.argv[1:])}"
-    text = json.dumps({"machine": machine(), "command": command, "rows": rows}, indent=1, ensure_ascii=False)
+    text = json.dumps({"machine": machine(), "command": command(), "rows": rows}, indent=1, ensure_ascii=False)
     print(text)
     if options.out:
         Path(options.out).write_text(text + "\n", encoding="utf-8")

@@ -1,15 +1,15 @@
 """Whisper with an LM: word errors of each internal LM on real speech, and time against `transformers`' own search.
 
-python benchmarks/whisper.py accuracy --model tiny.en.pt --lm novels.safetensors --speech librispeech-dev-clean \
-    --work out/whisper --json benchmarks/results/whisper-librispeech.json
-python benchmarks/whisper.py report --speech librispeech-dev-clean --work out/whisper --json …
-python benchmarks/whisper.py speed --model tiny.en.pt --lm novels.safetensors --speech librispeech-dev-clean --count 10
-python benchmarks/whisper.py throughput --device cuda …
+python -m benchmarks.whisper accuracy --model tiny.en.pt --lm novels.safetensors --speech librispeech-dev-clean \
+    --work out/whisper --json docs/results/data/whisper-librispeech.json
+python -m benchmarks.whisper report --speech librispeech-dev-clean --work out/whisper --json …
+python -m benchmarks.whisper speed --model tiny.en.pt --lm novels.safetensors --speech librispeech-dev-clean --count 10
+python -m benchmarks.whisper throughput --device cuda …
 
 Weights are tuned on the split `tune`; the split `test`, other speakers, is decoded once with each. Every method gets
 the same guards (length normalisation, repetition, longest output, certain end) and as many decodes of tune. Errors are
 counted after Whisper's own normaliser. An LM over Whisper's tokens is what `ilme adapt` leaves as lm.safetensors, or
-what `whisper_lm.py` trains.
+what `benchmarks.whisper_lm` trains.
 
 Each system is written to --work as soon as it is finished and is not made again, so several processes may share the
 systems, and one that was killed goes on; `report` puts together what is there.
@@ -20,15 +20,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from timing import commit, machine
-from whisper_sets import (
+
+from benchmarks.timing import command, commit, machine
+from benchmarks.whisper_sets import (
     STARTED,
     ListDecoder,
     Texts,
@@ -40,8 +40,7 @@ from whisper_sets import (
     sample,
     windowed,
 )
-from whisper_time import speed, throughput
-
+from benchmarks.whisper_time import speed, throughput
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, punctuation, search_options
@@ -128,7 +127,7 @@ def load_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | No
 
 def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
     place = machine() | ({"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
-    whole = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": place, **found}
+    whole = {"command": command(), "commit": commit(), "seed": args.seed, "machine": place, **found}
     print(json.dumps(whole, indent=1, ensure_ascii=False))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

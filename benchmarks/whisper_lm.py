@@ -1,9 +1,9 @@
 """An LSTM-LM over Whisper's tokens in a few minutes of one GPU: as good as the clock allows.
 
-python benchmarks/whisper_text.py --model tiny.en.pt --text novels.tar.xz --exclude librispeech-dev-clean --out novels
-python benchmarks/whisper_lm.py train --text novels --out out/whisper-lm --minutes 2.2
-python benchmarks/whisper_lm.py pack --out out/whisper-lm --to out/packed
-python benchmarks/whisper_lm.py unpack --out out/whisper-lm --to out/packed
+python -m benchmarks.whisper_text --model tiny.en.pt --text novels.tar.xz --exclude librispeech-dev-clean --out novels
+python -m benchmarks.whisper_lm train --text novels --out out/whisper-lm --minutes 2.2
+python -m benchmarks.whisper_lm pack --out out/whisper-lm --to out/packed
+python -m benchmarks.whisper_lm unpack --out out/whisper-lm --to out/packed
 
 `train` is `ilme train lm loop.budget=MINUTES` with batches that are cut out of the token file in one piece. `pack`
 writes the LM with 8 bits a weight, in files of at most 15 MiB, and says what that costs in perplexity; `unpack` makes a

@@ -1,6 +1,6 @@
 """Domain text as token files in a pre-existing model's own inventory, for `ilme train lm` and `ilme ngram train`.
 
-python benchmarks/whisper_text.py --model tiny.en.pt --text novels.tar.xz --exclude librispeech-dev-clean --out novels
+python -m benchmarks.whisper_text --model tiny.en.pt --text novels.tar.xz --exclude librispeech-dev-clean --out novels
 ilme train lm --data.train novels/train.tokens --data.held_out novels/valid.tokens --out out/whisper-lm
 
 The text is written as the model writes (see `ilme.data.written_style`), and sentences that share eight words in a row

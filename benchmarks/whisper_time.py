@@ -1,6 +1,6 @@
 """Time of Whisper's searches: CPU seconds of one utterance at a time, and utterances a second by batch size.
 
-`whisper.py speed` and `whisper.py throughput` call this.
+`benchmarks.whisper speed` and `throughput` call this.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timing import fastest
-from whisper_sets import in_memory, note, sample
 
+from benchmarks.timing import fastest
+from benchmarks.whisper_sets import in_memory, note, sample
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.fusion import FusionWeights

@@ -113,7 +113,7 @@ def test_without_dev_safe_weights_are_used_and_said_so(tiny, text, tmp_path):
 
 def test_the_safe_weights_were_measured_and_made_no_domain_worse():
     """They are those of the results file, in which every domain has fewer errors with them than without any LM."""
-    file = Path(__file__).parents[2] / "benchmarks" / "results" / "safe-weights.json"
+    file = Path(__file__).parents[2] / "docs" / "results" / "data" / "safe-weights.json"
     found = json.loads(file.read_text(encoding="utf-8"))
     measured = found["in the search"][f"{SAFE_INTERNAL}:{SAFE_WEIGHTS.lm}:{SAFE_WEIGHTS.subtracted}"]
     assert set(measured) == set(found["domains"]) and len(measured) >= 3

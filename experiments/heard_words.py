@@ -1,7 +1,7 @@
 """How many words each system has right, by how often training heard them.
 
-python benchmarks/heard_words.py out/study/real-words/test-rnnt-cross/results.json \
-    out/study/real-words/text/source-train.txt --into benchmarks/results/study-real-words.json
+python -m experiments.heard_words out/study/real-words/test-rnnt-cross/results.json \
+    out/study/real-words/text/source-train.txt --into docs/results/data/study-real-words.json
 
 Prints what share of the words each system has wrong or missing; with --into, an existing results file gets the rows as
 "words by how often training heard them".

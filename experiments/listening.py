@@ -4,7 +4,7 @@ A CTC layer (and, with --lstm, a bidirectional LSTM below it) is trained on a fe
 once. Its held-out loss per label is compared with what text alone gives: the cross-entropy of a label under a bigram
 of the training transcripts. A head that does not listen cannot be better than that.
 
-    python benchmarks/listening.py configs/study/real.yaml --train 200 --out out/listening.json
+    python -m experiments.listening configs/study/real.yaml --train 200 --out out/listening.json
 """
 
 from __future__ import annotations

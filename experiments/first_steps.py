@@ -1,6 +1,6 @@
 """How soon a deep encoder hears anything: the first steps of CTC after several starts.
 
-    python benchmarks/first_steps.py --out first-steps.json
+    python -m experiments.first_steps --out first-steps.json
 
 Six LSTM layers (or two) over 30 ms frames of clean synthetic speech, short sentences first, 1,000 word pieces. What
 text alone can give is the entropy of the pieces: a network whose loss stays there has heard nothing.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.timing import command
 from torch import nn
 
 from ilme.data.features import FrontendConfig
@@ -139,7 +140,7 @@ def main() -> None:
         print(name, means, flush=True)
     report = {
         "what": __doc__.splitlines()[0] if __doc__ else "",
-        "command": "benchmarks/first_steps.py",
+        "command": command(),
         "made_with": versions("cpu") | {"commit": commit()},
         "options": {k: v for k, v in vars(args).items() if k not in ("out", "study")},
         "hours": round(audio.hours, 3),

@@ -1,8 +1,8 @@
 """Whisper on bank calls whose text has another style: the model's style restored in the text, or a folded LM.
 
 ilme data import harper-valley-bank cuts
-python benchmarks/whisper_bank.py --model tiny.en.pt --speech cuts/cuts-dev.jsonl.gz --text train.txt --count 200 \
-    --test cuts/cuts-test.jsonl.gz --test-count 400 --json benchmarks/results/whisper-bank-test.json
+python -m experiments.whisper_bank --model tiny.en.pt --speech cuts/cuts-dev.jsonl.gz --text train.txt --count 200 \
+    --test cuts/cuts-test.jsonl.gz --test-count 400 --json docs/results/data/whisper-bank-test.json
 
 Utterances are drawn at random, callers and agents alike. Those of --speech tune the weights of every method in the same
 number of decodes under the same guards; those of --test, other calls, are decoded once with each. Without --test the
@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import commit, machine
-from whisper import changed, measured_row, step_row
+from benchmarks.timing import command, commit, machine
+from benchmarks.whisper import changed, measured_row, step_row
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    report = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": machine()}
+    report = {"command": command(), "commit": commit(), "seed": args.seed, "machine": machine()}
     if args.merge:
         report |= merged(args)
     else:

@@ -1,10 +1,11 @@
 """Moonshine's ONNX graphs run as they are, beside the same weights read out of them: texts, scores, errors, time.
 
-python benchmarks/moonshine_graph.py --package package/dist --model moonshine-tiny --lm novels.safetensors \
-    --speech librispeech-dev-clean --count 30 --weights 0.2 0.15 --json benchmarks/results/moonshine-graph.json
+python -m experiments.moonshine_graph --package package/dist --model moonshine-tiny --lm novels.safetensors \
+    --speech librispeech-dev-clean --count 30 --weights 0.2 0.15 --json docs/results/data/moonshine-graph.json
 
-`--package` is the unpacked `dist` of @usefulsensors/moonshine-js 0.1.2, `--model` the folder that `moonshine.py` makes
-of it. Utterances of the split `tune` are decoded with and without LM and internal LM; the weights were set beforehand.
+`--package` is the unpacked `dist` of @usefulsensors/moonshine-js 0.1.2, `--model` the folder that
+`experiments.moonshine` makes of it. Utterances of the split `tune` are decoded with and without LM and internal LM; the
+weights were set beforehand.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from moonshine import FILES, WEIGHTS
-from timing import commit, machine
+from benchmarks.timing import command, commit, machine
 
+from experiments.moonshine import FILES, WEIGHTS
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.onnx_attention import internal_lm, moonshine
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
@@ -75,7 +76,7 @@ def main() -> None:
             print(f"{system}, {name}", rows[f"{system}, {name}"], file=sys.stderr, flush=True)
         rows[f"{system}, both"] = agreement(found["graph"], found["weights"])
     report = {
-        "command": " ".join(sys.argv),
+        "command": command(),
         "commit": commit(),
         "seed": args.seed,
         "machine": machine(),

@@ -1,7 +1,7 @@
 """What a limit on looking back (`attention.look_back`) does to an AED of a study, on a part of its dev set.
 
-python benchmarks/look_back.py configs/study/paper-longer.yaml out/study/paper-longer \
-    benchmarks/results/look-back-paper.json --setting intra --method SF --weights 0 0 --weights 0.2 0 --every 2
+python -m experiments.look_back configs/study/paper-longer.yaml out/study/paper-longer \
+    docs/results/data/look-back-paper.json --setting intra --method SF --weights 0 0 --weights 0.2 0 --every 2
 
 Rows are added to those of an existing file, so that settings can be measured one after another.
 """

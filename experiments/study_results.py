@@ -1,6 +1,6 @@
 """Gathers what a study has finished into one results file: tables, significance, claims, training, perplexities.
 
-python benchmarks/study_results.py configs/study/paper.yaml out/study/paper benchmarks/results/study-paper.json \
+python -m experiments.study_results configs/study/paper.yaml out/study/paper docs/results/data/study-paper.json \
     --command "ilme study configs/study/paper.yaml" --what "One H200, …"
 
 Unlike the study's own stage `tables` it does not wait for every test: what is not done is left out. What an existing

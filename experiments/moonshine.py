@@ -1,10 +1,10 @@
 """Moonshine with its real weights: agreement with onnxruntime and with `generate`, then SF and ILME on tuning speech.
 
-python benchmarks/moonshine.py --package package/dist --model moonshine-tiny --lm novels.safetensors \
-    --speech librispeech-dev-clean --count 80 --json benchmarks/results/moonshine-rehearsal.json
+python -m experiments.moonshine --package package/dist --model moonshine-tiny --lm novels.safetensors \
+    --speech librispeech-dev-clean --count 80 --json docs/results/data/moonshine-rehearsal.json
 
 `--package` is the unpacked `dist` of @usefulsensors/moonshine-js 0.1.2; its weights are converted into the folder
-`--model` if that is not there. The LM is made of Moonshine's own tokens with `benchmarks/whisper_text.py` and
+`--model` if that is not there. The LM is made of Moonshine's own tokens with `benchmarks.whisper_text` and
 `ilme ngram train`. Only the split `tune` is decoded: the weights were set by hand, so this is a rehearsal, not a test.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import commit, machine
+from benchmarks.timing import command, commit, machine
 
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.moonshine import Moonshine
@@ -65,7 +65,7 @@ def main() -> None:
     chosen, others = drawn[: args.count], drawn[args.count :]
     report: dict[str, Any] = {
         "what": f"Moonshine tiny, {args.count} utterances of the split tune, drawn at random; weights set by hand",
-        "command": " ".join(sys.argv),
+        "command": command(),
         "commit": commit(),
         "seed": args.seed,
         "machine": machine(),

@@ -1,6 +1,6 @@
 """A domain with a few hundred sentences of text: voice commands, from nothing but package registries and a model.
 
-    python benchmarks/commands_domain.py --model tiny.en.pt --work out/commands --json results.json
+    python -m experiments.commands_domain --model tiny.en.pt --work out/commands --json results.json
 
     ilme data domains commands → 500 sentences of its train part are the text, 100 of dev and 80 of test are spoken
       (ilme data synth) → ilme adapt, timed → Shallow Fusion tuned on the same dev in as many decodes → test, once each
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import commit, machine
-from whisper import changed, measured_row
+from benchmarks.timing import command, commit, machine
+from benchmarks.whisper import changed, measured_row
 
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
 from ilme.data.utterances import read_utterances
@@ -58,7 +58,7 @@ def main() -> None:
     text = draw_text(args.work, args.sentences, args.seed)
     speak(args.work)
     report: dict[str, Any] = {
-        "command": " ".join(sys.argv),
+        "command": command(),
         "commit": commit(),
         "seed": args.seed,
         "machine": machine(),

@@ -1,8 +1,8 @@
 """What every study measured, in one table and one picture.
 
-python benchmarks/summary.py benchmarks/results/summary.json docs/images/summary.svg
+python -m experiments.summary docs/results/data/summary.json docs/results/images/summary.svg
 
-Numbers are read from the studies' own results files beside it; nothing is measured here.
+Numbers are read from the results files of the studies; nothing is measured here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "data"
 METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
 STYLE = {  # of each method in the picture: name, colour, size, shape
     "SF": ("Shallow Fusion", "#999999", 60, "o"),

@@ -1,6 +1,6 @@
 """How well a recogniser of people's speech understands synthetic voices: Whisper's word errors on the same sentences.
 
-python benchmarks/voices.py domains/speeches/dev.txt --model ggml-base.en.bin --json benchmarks/results/voices.json
+python -m experiments.voices domains/speeches/dev.txt --model ggml-base.en.bin --json docs/results/data/voices.json
 
 Sentences of 8 to 30 words are drawn from the text with a seed, and spoken by espeak-ng and by the neural voice, each
 utterance in a voice drawn for it. Greedy search, Whisper's own normaliser.
@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from timing import commit, machine
-from whisper_sets import in_memory, joined, note, windowed
+from benchmarks.timing import command, commit, machine
+from benchmarks.whisper_sets import in_memory, joined, note, windowed
 
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
@@ -54,7 +53,7 @@ def main() -> None:
             name: understood(recogniser, text, Path(folder) / name, share, args) for name, share in SHARES.items()
         }
     report = {
-        "command": " ".join(sys.argv),
+        "command": command(),
         "commit": commit(),
         "machine": machine(),
         "seed": args.seed,

@@ -1,13 +1,13 @@
 """Which errors of Whisper a domain's LM repairs, which it makes, and which remain; and the picture of WER against λ_T.
 
-python benchmarks/whisper_errors.py kinds --speech librispeech-dev-clean --work out/whisper --text novels/train.tokens \
-    --json benchmarks/results/whisper-errors.json
-python benchmarks/whisper_errors.py curves --results benchmarks/results/whisper-librispeech.json \
-    --out docs/images/whisper-librispeech.svg
+python -m experiments.whisper_errors kinds --speech librispeech-dev-clean --work out/whisper \
+    --text novels/train.tokens --json docs/results/data/whisper-errors.json
+python -m experiments.whisper_errors curves --results docs/results/data/whisper-librispeech.json \
+    --out docs/results/images/whisper-librispeech.svg
 
-`kinds` reads the texts of finished systems, which `whisper.py accuracy` left in --work, and the LM's training text.
-Each place where a hypothesis and its reference differ, a maximal run of differing words, is of one kind, the first that
-fits:
+`kinds` reads the texts of finished systems, which `benchmarks.whisper accuracy` left in --work, and the LM's training
+text. Each place where a hypothesis and its reference differ, a maximal run of differing words, is of one kind, the
+first that fits:
 
     spaces     the same letters, other spaces: "to morrow", "tomorrow"
     cut        five or more words of the reference, and at most a fifth as many of the hypothesis
@@ -27,7 +27,6 @@ import argparse
 import ctypes
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -37,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timing import commit
-from whisper_sets import Texts
+from benchmarks.timing import command, commit
+from benchmarks.whisper_sets import Texts
 
 from ilme.data.tokenfile import TokenFile
 from ilme.data.utterances import read_utterances
@@ -56,16 +55,16 @@ def main() -> None:
     parser.add_argument("what", choices=("kinds", "curves"))
     parser.add_argument("--speech", type=Path, help="folder or manifest with splits")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--work", type=Path, help="finished systems of whisper.py")
+    parser.add_argument("--work", type=Path, help="finished systems of benchmarks.whisper")
     parser.add_argument("--text", type=Path, help="token file that the LM was trained on")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--results", type=Path, help="for curves: what whisper.py reported")
+    parser.add_argument("--results", type=Path, help="for curves: what benchmarks.whisper reported")
     parser.add_argument("--out", type=Path, help="for curves: the picture")
     args = parser.parse_args()
     if args.what == "curves":
         draw(json.loads(args.results.read_text(encoding="utf-8"))["systems"], args.out)
         return
-    found = {"command": " ".join(sys.argv), "commit": commit(), **kinds_of_errors(args)}
+    found = {"command": command(), "commit": commit(), **kinds_of_errors(args)}
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     print(text)
     if args.json:

@@ -1,6 +1,6 @@
 """Weights for a domain without dev speech: learned on the dev speech of other domains, and tested by leaving each out.
 
-python benchmarks/safe_weights.py --model tiny.en.pt --json benchmarks/results/safe-weights.json \
+python -m experiments.safe_weights --model tiny.en.pt --json docs/results/data/safe-weights.json \
     --domain novels:librispeech-dev-clean:tune:novels.safetensors:50 calls:cuts-dev.jsonl.gz::bank.safetensors:80
 
 Each domain is NAME:SPEECH:SPLIT:LM:COUNT. Its speech is decoded once without LM; LM and internal LM score the n-best
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import commit, machine
+from benchmarks.timing import command, commit, machine
 
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.loading import load_attention_model
@@ -75,7 +75,7 @@ def main() -> None:
         confirmed[item] = {d.name: d.searched(internals[internal], weights, args.beam) for d in domains}
         print(item, json.dumps(confirmed[item]), file=sys.stderr, flush=True)
     report = {
-        "command": " ".join(sys.argv),
+        "command": command(),
         "commit": commit(),
         "seed": args.seed,
         "machine": machine(),

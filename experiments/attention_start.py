@@ -1,6 +1,6 @@
 """How soon an attention decoder learns to listen, after several starts.
 
-    python benchmarks/attention_start.py --out attention-start.json
+    python -m experiments.attention_start --out attention-start.json
 
 A small AED on clean synthetic speech, short sentences first, 200 word pieces. Of held-out speech: the decoder's and
 CTC's loss per label, and the share of the attention that lies within two frames of where CTC puts the next label.
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from first_steps import little_speech
+from benchmarks.timing import command
 from torch import Tensor, nn
 
+from experiments.first_steps import little_speech
 from ilme import models
 from ilme.data.features import FrontendConfig
 from ilme.losses.ctc import ctc_loss
@@ -131,7 +132,7 @@ def main() -> None:
     frames = len(audio.samples) / audio.rate / 0.06
     report = {
         "what": __doc__.splitlines()[0] if __doc__ else "",
-        "command": "benchmarks/attention_start.py",
+        "command": command(),
         "made_with": versions("cpu") | {"commit": commit()},
         "options": {k: v for k, v in vars(args).items() if k not in ("out", "study", "only")},
         "frames per label": round(frames / sum(len(ids) for ids in tokenizer.encode_many(audio.texts)), 2),

@@ -1,7 +1,7 @@
 """Sentences that run on: transcripts with far more words than were said, by method, and what their labels score.
 
-python benchmarks/run_on.py out/study/paper-more --model aed --setting cross --method ILME \\
-    --into benchmarks/results/study-paper-more.json
+python -m experiments.run_on out/study/paper-more --model aed --setting cross --method ILME \\
+    --into docs/results/data/study-paper-more.json
 
 Reads what the stages tune-MODEL-SETTING and test-MODEL-SETTING of a study left; nothing is decoded.
 """

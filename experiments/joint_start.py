@@ -1,6 +1,6 @@
 """How a joint network starts from what CTC has learnt: the steps after, for several starts.
 
-    python benchmarks/joint_start.py --out joint-start.json
+    python -m experiments.joint_start --out joint-start.json
 
 A small transducer whose joint network is narrower than its vocabulary, as the paper's is, trains CTC alone until it
 hears well; from there its joint network starts in each way, and both losses are trained on.
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from first_steps import little_speech
+from benchmarks.timing import command
 from torch import nn
 
+from experiments.first_steps import little_speech
 from ilme import models
 from ilme.data.features import FrontendConfig
 from ilme.models.encoder import EncoderConfig
@@ -125,7 +126,7 @@ def main() -> None:
         print(row, flush=True)
     report = {
         "what": __doc__.splitlines()[0] if __doc__ else "",
-        "command": "benchmarks/joint_start.py",
+        "command": command(),
         "made_with": versions("cpu") | {"commit": commit()},
         "options": {k: v for k, v in vars(args).items() if k not in ("out", "study")},
         "ctc": round(sum(heard[-args.every :]) / args.every, 3),

@@ -1,7 +1,7 @@
 """Would weights that change from token to token beat one pair of weights? Asked on lists of the tuning half.
 
-python benchmarks/whisper_tokens.py --model tiny.en.pt --lm out/whisper-lm --speech librispeech-dev-clean --count 400 \
-    --json benchmarks/results/whisper-tokens.json
+python -m experiments.whisper_tokens --model tiny.en.pt --lm out/whisper-lm --speech librispeech-dev-clean --count 400 \
+    --json docs/results/data/whisper-tokens.json
 
 Each utterance has one list, joined from three searches: without LM, Shallow Fusion, and ILME. A hypothesis y of it
 scores
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +28,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.timing import command, commit, machine
+from benchmarks.whisper import encoded_sets, load_lm, with_scorers
+from benchmarks.whisper_sets import ListDecoder, Texts, calibration_of, label_scores, note, padded_labels
 from numpy.typing import NDArray
-from timing import commit, machine
 from torch import Tensor
-from whisper import encoded_sets, load_lm, with_scorers
-from whisper_sets import ListDecoder, Texts, calibration_of, label_scores, note, padded_labels
 
 from ilme.adapters.hf import TransformerAED, attention
 from ilme.adapters.loading import load_attention_model
@@ -207,7 +206,7 @@ def report(args: argparse.Namespace, candidates: list[Candidates], marks: Marks)
         if name != "constant":
             found["p against constant"] = round(paired_bootstrap(measured[name], measured["constant"])[0], 4)
     whole = {
-        "command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": machine(),
+        "command": command(), "commit": commit(), "seed": args.seed, "machine": machine(),
         "utterances": len(candidates), "words": words,
         "hypotheses in a list": round(float(np.mean([len(c.texts) for c in candidates])), 1),
         "best of each list": round(100 * sum(c.errors.min() for c in candidates) / words, 3),

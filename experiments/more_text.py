@@ -1,8 +1,8 @@
 """The small study's networks, as they are bundled, with target LMs of less and of more text.
 
-    python benchmarks/more_text.py run out/more-text SF ILME --lm 14M=mix.json --source-bigram source.safetensors
-    python benchmarks/more_text.py gather out/more-text benchmarks/results/more-text.json --what "…"
-    python benchmarks/more_text.py draw benchmarks/results/more-text.json docs/images/more-text.svg
+    python -m experiments.more_text run out/more-text SF ILME --lm 14M=mix.json --source-bigram source.safetensors
+    python -m experiments.more_text gather out/more-text docs/results/data/more-text.json --what "…"
+    python -m experiments.more_text draw docs/results/data/more-text.json docs/results/images/more-text.svg
 
 As in the study: every method is tuned on the 400 target dev utterances in as many decodes, beam 8, and the 1,000 test
 utterances are decoded once, beam 25. `run` can be stopped and started again, and several may share a folder, with a
@@ -18,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from study_results import pairs, rows
-
+from experiments.study_results import pairs, rows
 from ilme.data.utterances import Utterance, read_utterances, references_of
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import Results, System, merge_results
@@ -39,13 +38,13 @@ from ilme.workflows.evaluate import Plan, evaluate_system
 PLAN = Path("configs/study/small.yaml")
 DECODING = DecodingOptions(batch_seconds=600.0, batch_size=16)
 ORDER = read_config(PLAN).decoding.methods  # of the rows
-STUDY = Path("benchmarks/results/study-small.json")
+STUDY = Path("docs/results/data/study-small.json")
 LINES = {  # of the picture: method, colour, name
     "SF": ("#777777", "Shallow Fusion"),
     "ILME": ("#56a0d3", "ILME"),
     "ILME-learned": ("#0b4f8a", "ILME-learned"),
 }
-COMMAND = "python benchmarks/more_text.py run FOLDER METHOD… --lm NAME=FILE"
+COMMAND = "python -m experiments.more_text run FOLDER METHOD… --lm NAME=FILE"
 WIDE = (0.0, 1.5)  # the range of λ_T and μ: with a good LM both go beyond the study's 1
 
 

@@ -1,6 +1,6 @@
 """Draws how the study at the paper's sizes learnt: held-out loss of both networks, perplexity of their internal LMs.
 
-python benchmarks/study_paper_figure.py benchmarks/results/study-paper-more.json docs/images/study-paper.svg
+python -m experiments.study_paper_figure docs/results/data/study-paper-more.json docs/results/images/study-paper.svg
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Whisper without any LM: word errors of several sizes on the same utterances, in runs that may be stopped.
 
-python benchmarks/whisper_plain.py decode --model ggml-base.en.bin --speech librispeech-dev-clean --work base.en.jsonl
-python benchmarks/whisper_plain.py decode --model tiny.en.pt --speech librispeech-dev-clean --work tiny.en.jsonl
-python benchmarks/whisper_plain.py report --speech librispeech-dev-clean --work tiny.en.jsonl base.en.jsonl \
-    --json benchmarks/results/whisper-plain.json
+python -m experiments.whisper_plain decode --model ggml-base.en.bin --speech librispeech-dev-clean --work base.en.jsonl
+python -m experiments.whisper_plain decode --model tiny.en.pt --speech librispeech-dev-clean --work tiny.en.jsonl
+python -m experiments.whisper_plain report --speech librispeech-dev-clean --work tiny.en.jsonl base.en.jsonl \
+    --json docs/results/data/whisper-plain.json
 
 The split `test` is decoded in an order drawn with a seed, part by part, each part batched by length and written when it
 is finished; a run that was stopped goes on there. So what is done at any time is a random sample of the split. `report`
-counts the utterances that all files have, after Whisper's own normaliser. Search and guards are those of `whisper.py`,
-whose finished system BS (`BS.json` of its work folder) `report` takes too.
+counts the utterances that all files have, after Whisper's own normaliser. Search and guards are those of
+`benchmarks.whisper`, whose finished system BS (`BS.json` of its work folder) `report` takes too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import commit, machine
-from whisper_sets import in_memory, joined, note, windowed
+from benchmarks.timing import command, commit, machine
+from benchmarks.whisper_sets import in_memory, joined, note, windowed
 
 from ilme.adapters.loading import load_attention_model
 from ilme.adapters.recognition import AdaptedRecogniser, search_options
@@ -56,7 +55,7 @@ def main() -> None:
     if args.what == "decode":
         decode(args, utterances)
         return
-    report = {"command": " ".join(sys.argv), "commit": commit(), "seed": args.seed, "machine": machine()}
+    report = {"command": command(), "commit": commit(), "seed": args.seed, "machine": machine()}
     report |= compared(args, utterances)
     print(json.dumps(report, indent=1, ensure_ascii=False))
     if args.json:
@@ -92,7 +91,7 @@ def decode(args: argparse.Namespace, utterances: Sequence[Utterance]) -> None:
 
 def rows(file: Path) -> list[dict[str, Any]]:
     """The finished utterances of a run; a last line that was cut off does not count."""
-    if file.suffix == ".json":  # a system of `whisper.py`
+    if file.suffix == ".json":  # a system of `benchmarks.whisper`
         return [{"id": i, "text": text} for i, text in json.loads(file.read_text(encoding="utf-8"))["texts"].items()]
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]

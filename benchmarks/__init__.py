@@ -1,0 +1,1 @@
+"""Benchmarks: repeatable, of a property of the package or beside another one; see README.md here."""

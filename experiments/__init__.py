@@ -1,0 +1,1 @@
+"""Experiments: one question each, its script and what was found; see README.md here."""
