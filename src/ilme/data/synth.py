@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
 from ilme.data.neural_voice import NaturalVoice, draw_natural_voice, speak_naturally
 from ilme.data.normalise import Profile, normalise, spoken
-from ilme.data.processes import cores, ordered_map
 from ilme.data.tokenize import text_lines
 from ilme.errors import BadInputError
+from ilme.runtime.processes import cores, ordered_map
 
 __all__ = ["SynthOptions", "SynthReport", "draw_voice", "synthesise", "voice_names"]
 

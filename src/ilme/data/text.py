@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from ilme.data.dedupe import Seen, hash64
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import Profile, normalise
-from ilme.data.processes import cores, ordered_map
 from ilme.data.sentences import Layout, guess_layout, paragraphs, split_sentences
 from ilme.data.textfiles import TextSource, expand, sources
 from ilme.errors import BadInputError
+from ilme.runtime.processes import cores, ordered_map
 
 __all__ = ["PrepareOptions", "PrepareReport", "prepare"]
 

@@ -6,16 +6,17 @@ The processes share the cores: what each does on the host, such as features, it 
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ilme.runtime.processes import in_processes
 from ilme.study.config import StudyConfig
-from ilme.study.runner import Study
+from ilme.study.runner import Study, UnfinishedError
 
 __all__ = ["side_by_side"]
 
@@ -33,19 +34,37 @@ def side_by_side(study: Study, config: StudyConfig, work: Work, arguments: Seque
         return
     minutes = study.minutes_left()
     deadline = time.time() + 60 * minutes if minutes else 0.0  # the same for one that has to wait for its turn
-    jobs = [(work, config, study.out, study.device, deadline, a) for a in arguments]
-    count = min(study.processes, len(jobs))
+    count = min(study.processes, len(arguments))
     threads = max(1, torch.get_num_threads() // count)
-    with multiprocessing.get_context("spawn").Pool(count, torch.set_num_threads, (threads,)) as pool:
-        pool.starmap(_alone, jobs, chunksize=1)
+    alone = _Alone(work, config, study.out, study.device, deadline, threads)
+    unfinished = [why for why in in_processes(alone, arguments, count, lambda a: None) if why]
+    if unfinished:
+        raise UnfinishedError(unfinished[0])
 
 
-def _alone(
-    work: Work, config: StudyConfig, out: Path, device: str, deadline: float, arguments: tuple[Any, ...]
-) -> None:
-    from ilme.study.stages import build_study
+@dataclass(frozen=True)
+class _Alone:
+    """The work in a process of its own, on a study of its own; why it is unfinished, or nothing.
 
-    study = build_study(config, out, device)
-    if deadline:
-        study.limit(max(_NO_TIME, (deadline - time.time()) / 60))
-    work(study, config, *arguments)
+    Where time is up that is returned, not raised: an error would end the others in the middle of their work.
+    """
+
+    work: Work
+    config: StudyConfig
+    out: Path
+    device: str
+    deadline: float
+    threads: int
+
+    def __call__(self, arguments: tuple[Any, ...], progress: object) -> str:
+        from ilme.study.stages import build_study
+
+        torch.set_num_threads(self.threads)
+        study = build_study(self.config, self.out, self.device)
+        if self.deadline:
+            study.limit(max(_NO_TIME, (self.deadline - time.time()) / 60))
+        try:
+            self.work(study, self.config, *arguments)
+        except UnfinishedError as error:
+            return str(error)
+        return ""

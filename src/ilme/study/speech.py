@@ -7,9 +7,7 @@ sets/DOMAIN-PART           manifest.jsonl and FLAC files, with babble or white n
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import torch
 
 from ilme.errors import BadInputError
 from ilme.runtime.files import write_atomically
+from ilme.runtime.processes import cores, ordered_map
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.shards import SHARD, is_whole, list_shards, read_samples
@@ -86,7 +85,7 @@ def _make_sets(study: Study, config: StudyConfig) -> dict[str, Any]:
     parts = [Part(name, tuple(read_lines(text / f"{name}.txt")), folder / "clean" / name) for name in names]
     _speak(study, parts, config)
     jobs = {part.name: _set_jobs(part, folder / part.name, config) for part in parts}
-    made = iter(_in_processes(study, make_utterances, [job for own in jobs.values() for job in own], _workers(config)))
+    made = iter(_made(study, config, make_utterances, [job for own in jobs.values() for job in own]))
     for name, own in jobs.items():
         write_manifest(folder / name, [row for _ in own for row in next(made)])
     return {"hours": {part.name: round(_hours(part), 3) for part in parts}}
@@ -95,11 +94,7 @@ def _make_sets(study: Study, config: StudyConfig) -> dict[str, Any]:
 def _speak(study: Study, parts: list[Part], config: StudyConfig) -> None:
     """Makes the shards that are not there yet."""
     jobs = [job for part in parts for job in _jobs(part, config)]
-    _in_processes(study, speak_shard, [job for job in jobs if not is_whole(job.file)], _workers(config))
-
-
-def _workers(config: StudyConfig) -> int:
-    return config.speech.workers or os.cpu_count() or 1
+    _made(study, config, speak_shard, [job for job in jobs if not is_whole(job.file)])
 
 
 def _hours(part: Part) -> float:
@@ -121,21 +116,19 @@ def _jobs(part: Part, config: StudyConfig) -> list[Job]:
     ]
 
 
-def _in_processes(study: Study, work: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
+def _made(study: Study, config: StudyConfig, work: Callable[[Any], Any], jobs: list[Any]) -> list[Any]:
     """What `work` makes of each job, in their order; the synthesiser's state is global, so each worker is a process."""
-    if workers == 1 or len(jobs) <= 1:
-        results = []
+
+    def in_time() -> Iterator[Any]:
         for job in jobs:
             study.check_time("all speech was made")
-            results.append(work(job))
-        return results
-    results, shown = [], 0
-    with multiprocessing.get_context("spawn").Pool(min(workers, len(jobs))) as pool:
-        for result in pool.imap(work, jobs):
-            results.append(result)
-            if 5 * len(results) // len(jobs) > shown:
-                shown = 5 * len(results) // len(jobs)
-                study.say(f"  {len(results)} of {len(jobs)} parts of the speech")
+            yield job
+
+    results: list[Any] = []
+    for result in ordered_map(work, in_time(), config.speech.workers or cores()):
+        results.append(result)
+        if 5 * len(results) // len(jobs) > 5 * (len(results) - 1) // len(jobs):
+            study.say(f"  {len(results)} of {len(jobs)} parts of the speech")
     return results
 
 

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import torch
 
-from ilme.data.processes import cores
 from ilme.data.utterances import Utterance, references_of
 from ilme.errors import BadInputError
 from ilme.evaluation.analysis import oracle
@@ -28,7 +27,7 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_recogniser, run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
-from ilme.runtime.processes import in_processes
+from ilme.runtime.processes import cores, in_processes
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
