@@ -1,25 +1,18 @@
-"""The command line: a name maps to a typed function. There is no logic here.
+"""The command line: a name maps to a typed function whose signature is its options. There is no logic here.
 
-Every command is a function whose signature is its options; dataclass parameters become option groups. Options come
-from `--config FILE.yaml`, from `--name value`, or from `name=value`. A command's module, and so torch, is imported
-only when that command runs.
+A command's module is imported only when that command runs. Exit statuses: 0 done, 1 an input or a file that failed, 2 a
+command that was called wrongly, 130 Ctrl-C, 141 nobody reads the output, 143 SIGTERM.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import inspect
-import json
-import os
-import re
-import select
 import sys
-import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ilme.errors import IlmeError
+from ilme.commands.shell import discard_output, end_on_signals, open_streams, reader_left
+from ilme.errors import IlmeError, UsageError
 
 # job: {name: (module:function, one line of help)}
 JOBS: dict[str, dict[str, tuple[str, str]]] = {
@@ -67,55 +60,42 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
         "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
     },
 }
-READER_LEFT = 141  # what a shell says of a program that SIGPIPE ended
 COMMANDS = {name: command for commands in JOBS.values() for name, command in commands.items()}
+FAILED, MISUSED, INTERRUPTED, READER_LEFT = 1, 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; one whose reader has left (`ilme … | head`) ends without a word."""
+    """Runs one command; its exit status."""
+    open_streams()
     try:
-        try:
+        with end_on_signals():
             status = dispatch(list(sys.argv[1:] if argv is None else argv))
-        except SystemExit:  # the parser's, after --help
             sys.stdout.flush()
-            raise
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:
-        if not leave_closed_output():
-            raise  # some other pipe
+            return status
+    except SystemExit as stop:  # a signal's, and the parser's after --print_config
+        return stop.code if isinstance(stop.code, int) else FAILED
+    except BrokenPipeError:  # `ilme … | head`
+        reader_left()
         return READER_LEFT
-
-
-def leave_closed_output() -> bool:
-    """Whether nobody reads our output any more; what is still buffered then goes nowhere."""
-    closed = False
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            pipe = stream.fileno()
-        except (AttributeError, OSError):  # a stream without a file, such as a test's
-            continue
-        watch = select.poll()
-        watch.register(pipe, 0)
-        if any(event & select.POLLERR for _, event in watch.poll(0)):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), pipe)
-            closed = True
-    return closed
+    except OSError as error:
+        discard_output(sys.stdout.fileno())
+        return complain("", f"the output cannot be written: {described(error)}", FAILED)
 
 
 def dispatch(args: list[str]) -> int:
     name, rest = split_command(args)
-    if name is None:
-        return overview(args)
-    target, _ = COMMANDS[name]
     try:
-        return run(name, load(target), rest)
+        return overview(args) if name is None else run(name, load(COMMANDS[name][0]), rest)
+    except UsageError as error:
+        return complain(name, error, MISUSED)
     except IlmeError as error:
-        print(f"ilme {name}: {error}", file=sys.stderr)
-        return 1
+        return complain(name, error, FAILED)
     except KeyboardInterrupt:
-        print(f"ilme {name}: interrupted", file=sys.stderr)
-        return 130
+        return complain(name, "interrupted", INTERRUPTED)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and reader_left():
+            raise
+        return complain(name, described(error), FAILED)
 
 
 def split_command(args: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -133,121 +113,58 @@ def load(target: str) -> Callable[..., Any]:
 
 
 def run(name: str, function: Callable[..., Any], args: list[str]) -> int:
-    from jsonargparse import ArgumentParser
+    from ilme.commands.arguments import parse_arguments
+    from ilme.commands.help import command_help
 
-    parser = ArgumentParser(prog=f"ilme {name}", description=purpose(function), exit_on_error=True)
-    parser.add_argument("--config", action="config", help="YAML file with any of these options.")
-    parser.add_function_arguments(function, as_positional=True, fail_untyped=True)
-    options = parser.instantiate(parser.parse_args(plain_arguments(function, args)))
-    values = {key: value for key, value in vars(options).items() if key not in ("config", "print_config")}
-    result = function(**values)
+    if {"-h", "--help", "--help-all"} & set(args):
+        print(command_help(name, function, every="--help-all" in args))
+        return 0
+    result = function(**parse_arguments(name, function, args))
     return result if isinstance(result, int) else 0
 
 
-def purpose(function: Callable[..., Any]) -> str:
-    """What a command does, in its docstring's words; what its options do is said beside them."""
-    return re.split(r"\n\s*Args:", inspect.getdoc(function) or "")[0].strip()
+def complain(name: str | None, what: object, status: int) -> int:
+    """Says on one line of stderr what went wrong; returns the status."""
+    print(f"ilme {name or ''}".rstrip() + f": {' '.join(str(what).split())}", file=sys.stderr)
+    return status
 
 
-def plain_arguments(function: Callable[..., Any], args: Sequence[str]) -> list[str]:
-    """Writes the shell's habits the way the parser reads them.
-
-    `--text a.txt b.txt`, `--text a.txt --text b.txt` and a positional list become one JSON list, `train.steps=5`
-    becomes `--train.steps=5`, and a bare `--flag` becomes `--flag=true`.
-    """
-    hints = dict(_options(function))
-    parameters = inspect.signature(function).parameters
-    lists = {name for name, hint in hints.items() if _is_list(hint)}
-    flags = {name for name, hint in hints.items() if hint is bool}
-    positional = [name for name, p in parameters.items() if p.default is inspect.Parameter.empty]
-    args = [f"--{a}" if re.fullmatch(r"[A-Za-z_][\w.]*=.*", a, re.DOTALL) else a for a in args]
-
-    loose: list[str] = []
-    named: list[str] = []
-    listed: dict[str, list[str]] = {}
-    i = 0
-    while i < len(args):
-        arg = args[i]
-        i += 1
-        if not arg.startswith("--") or arg == "--":
-            loose.append(arg)
-            continue
-        name, equals, value = arg[2:].partition("=")
-        key = name.replace("-", "_")
-        if key in lists and not (equals and value.startswith("[")):
-            values = listed.setdefault(key, [])
-            values += [value] if equals else []
-            while not equals and i < len(args) and not args[i].startswith("--"):
-                values.append(args[i])
-                i += 1
-        elif equals:
-            named.append(f"--{key}={value}")
-        elif key in flags and (i == len(args) or args[i] not in ("true", "false")):
-            named.append(f"--{key}=true")
-        elif key in ("help", "print_config"):
-            named.append(arg)
-        else:
-            named.append(f"--{key}" if i == len(args) else f"--{key}={args[i]}")
-            i += 1
-    named += [f"--{key}={_json_list(values)}" for key, values in listed.items()]
-    return named + _positional(loose, list(positional), lists)
-
-
-def _options(owner: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every option with its type: a command's parameters and, as `group.name`, the fields of its dataclasses."""
-    for name, hint in typing.get_type_hints(owner).items():
-        yield prefix + name, hint
-        for part in (hint, *typing.get_args(hint)):
-            if dataclasses.is_dataclass(part):
-                yield from _options(part, f"{prefix}{name}.")
-
-
-def _positional(values: list[str], names: list[str], lists: set[str]) -> list[str]:
-    """Gives a positional list every value that the other positionals do not need."""
-    if not any(name in lists for name in names) or not values:
-        return values
-    spare = len(values) - sum(name not in lists for name in names)
-    out, at = [], 0
-    for name in names:
-        take = max(spare, 0) if name in lists else 1
-        chunk = values[at : at + take]
-        out += [_json_list(chunk)] if name in lists else chunk
-        at += take
-    return out + values[at:]
-
-
-def _json_list(values: Sequence[str]) -> str:
-    return json.dumps(list(values))
-
-
-def _is_list(hint: Any) -> bool:
-    if typing.get_origin(hint) in (list, tuple):
-        return True
-    return any(_is_list(part) for part in typing.get_args(hint) if part is not type(None))
+def described(error: OSError) -> str:
+    """`FILE: No such file or directory`."""
+    return ": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error)
 
 
 def overview(args: Sequence[str]) -> int:
-    """`ilme --help`, `ilme data`, and a word that is no command."""
-    prefix = args[0] if args and not args[0].startswith("-") else ""
-    known = {n: h for n, (_, h) in COMMANDS.items() if n.startswith(f"{prefix} ") or not prefix}
-    if args and args[0] == "--version":
+    """`ilme --help`, `ilme data --help`, `ilme --version`; anything else that is no command is a mistake."""
+    first, more = (args[0], args[1:]) if args else ("--help", ())
+    if first == "--version":
         from importlib.metadata import version
 
         print(version("ilme"))
         return 0
-    if prefix and not known:
-        from difflib import get_close_matches
-
-        close = get_close_matches(" ".join(args[:2]), COMMANDS, n=1) or get_close_matches(prefix, COMMANDS, n=1)
-        hint = f"; did you mean 'ilme {close[0]}'?" if close else "; 'ilme --help' lists the commands"
-        print(f"ilme: no command '{prefix}'{hint}", file=sys.stderr)
-        return 2
-    print("usage: ilme COMMAND [options]     'ilme COMMAND --help' explains one\n")
-    width = max(map(len, known)) + 2
+    asks = ("-h", "--help", "--help-all")
+    group = {name: text for name, (_, text) in COMMANDS.items() if name.startswith(f"{first} ")}
+    if first not in asks and not (group and set(more) & set(asks)):
+        raise UsageError(_no_command(first, more, list(group)))
+    known = group or {name: text for name, (_, text) in COMMANDS.items()}
+    width = max(map(len, known))
+    print("usage: ilme COMMAND [options]     `ilme COMMAND --help` explains one\n")
     for job, commands in JOBS.items():
         if chosen := [name for name in commands if name in known]:
-            print("\n".join([job, *(f"  {name:<{width}} {known[name]}" for name in chosen), ""]))
-    return 0 if not prefix or "--help" in args else 2
+            print("\n".join([job, *(f"  {name:<{width}}  {known[name]}" for name in chosen), ""]))
+    return 0
+
+
+def _no_command(first: str, more: Sequence[str], group: Sequence[str]) -> str:
+    from ilme.commands.arguments import did_you_mean
+
+    if first.startswith("-"):
+        return f"there is no option {first} before a command; `ilme --help` lists the commands"
+    if group and not more:
+        return f"{first} is {len(group)} commands; name one of {', '.join(group)}"
+    words = " ".join((first, *more[:1])) if group else first
+    hint = did_you_mean(" ".join((first, *more[:1])), COMMANDS, "ilme ") or did_you_mean(first, COMMANDS, "ilme ")
+    return f"there is no command {words}{hint or '; `ilme --help` lists the commands'}"
 
 
 if __name__ == "__main__":
