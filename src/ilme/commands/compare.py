@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from ilme.evaluation.tables import Style
+from typing import Literal
 
 
 def compare(
     results: list[Path],
     out: Path | None = None,
     name: str = "",
-    style: Style = "terminal",
+    style: Literal["terminal", "markdown", "latex", "csv", "json"] = "terminal",
     words: int = 8,
     source: Path | None = None,
     target: Path | None = None,
 ) -> None:
     """Put systems side by side: WER with intervals, every pair tested, words fixed and broken.
 
+    Example:
+        ilme compare out/bs/results.json out/sf/results.json out/ilme/results.json --out out/all.json
+
     Args:
         results: results.json files of `ilme evaluate`, on the same test set.
         out: Also write all systems into one results file.
         name: Name of the test set in tables.
-        style: terminal, markdown, latex, csv or json.
+        style: How tables are printed.
         words: How many words fixed and broken to list for each pair; 0 lists none.
         source: Text of the source domain, one sentence a line: recall of words by how often it has them.
         target: Text of the target domain: with a source, recall of the words that mark the target.

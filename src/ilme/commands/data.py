@@ -9,6 +9,7 @@ from typing import Literal
 
 from ilme.data.corpora import Layout
 from ilme.data.importing import Checks
+from ilme.errors import UsageError
 
 
 def import_corpus(
@@ -24,6 +25,9 @@ def import_corpus(
 
     Writes cuts.jsonl.gz (and cuts-SPLIT.jsonl.gz where the corpus names splits), rejected.jsonl with a reason for
     every utterance left out, and import.json with the counts. Accepted + rejected = found.
+
+    Example:
+        ilme data import corpora/LibriSpeech/dev-clean out/dev-clean
 
     Args:
         source: Folder, manifest (.jsonl, .tsv), or hf:NAME[:CONFIG][:SPLIT] for Hugging Face datasets.
@@ -57,6 +61,9 @@ def import_corpus(
 
 def show(cuts: Path, picture: Path | None = None, json: bool = False) -> None:
     """Print what a corpus holds, and what looks wrong with it.
+
+    Example:
+        ilme data show out/dev-clean --picture out/dev-clean.png
 
     Args:
         cuts: cuts.jsonl.gz or the folder of an import.
@@ -100,6 +107,9 @@ def split(
 ) -> None:
     """Split a corpus so that no speaker (or call, or chapter) is in two parts.
 
+    Example:
+        ilme data split out/corpus out/parts --shares train:0.9 dev:0.05 test:0.05
+
     Args:
         cuts: cuts.jsonl.gz or the folder of an import.
         out: Folder for cuts-PART.jsonl.gz.
@@ -131,6 +141,9 @@ def split(
 def shard(cuts: Path, out: Path, size: int = 1000, audio: Literal["flac", "wav", "mp3", "original"] = "flac") -> None:
     """Pack a corpus into Lhotse Shar shards, read from front to back instead of file by file.
 
+    Example:
+        ilme data shard out/corpus out/shards --size 1000
+
     Args:
         cuts: cuts.jsonl.gz or the folder of an import.
         out: Folder for the shards.
@@ -143,17 +156,15 @@ def shard(cuts: Path, out: Path, size: int = 1000, audio: Literal["flac", "wav",
 
 
 def _shares(texts: list[str]) -> dict[str, float]:
-    from ilme.errors import BadInputError
-
     shares: dict[str, float] = {}
     for text in texts:
         name, colon, share = text.partition(":")
         try:
             shares[name] = float(share)
         except ValueError as error:
-            raise BadInputError(f"shares: {text!r} is not NAME:SHARE, such as dev:0.05") from error
+            raise UsageError(f"--shares: {text!r} is not NAME:SHARE, such as dev:0.05") from error
         if not name or not colon:
-            raise BadInputError(f"shares: {text!r} is not NAME:SHARE, such as dev:0.05")
+            raise UsageError(f"--shares: {text!r} is not NAME:SHARE, such as dev:0.05")
     return shares
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 
 def demo(
     out: Path = Path("out/demo"),
-    model: str = "all",
-    method: str = "all",
+    model: Literal["rnnt", "aed", "all"] = "all",
+    method: Literal["BS", "SF", "DR", "ILME", "ILME-learned", "all"] = "all",
     beam: int = 0,
     utterances: int = 0,
     retune: bool = False,
@@ -20,10 +21,14 @@ def demo(
 ) -> None:
     """Decode the bundled test set with BS, SF, DR and ILME for both models; write OUT/report.html and OUT/results.json.
 
+    Example:
+        ilme demo
+        ilme demo --model rnnt --method ILME --utterances 20
+
     Args:
         out: Folder for what is written.
-        model: rnnt, aed or all.
-        method: BS, SF, DR, ILME, or all of these; or ILME-learned.
+        model: Which of the bundled models.
+        method: Which fusion; all leaves out ILME-learned.
         beam: Of the search; the bundle's by default.
         utterances: Decode the first so many only; 0 takes all.
         retune: Find the weights again on the bundled dev set first.

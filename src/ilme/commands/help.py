@@ -61,8 +61,10 @@ def _groups(command: Command) -> Iterator[tuple[str, list[Option]]]:
 def _table(options: Sequence[Option], width: int, whole: bool) -> list[str]:
     """Name and value, default, and what it does, in three columns; whole texts, or their first sentences."""
     rows = [(_name(option), _default(option), _about(option, whole)) for option in options]
+    if not whole:
+        rows = [(name, textwrap.shorten(default, 14, placeholder=" …"), about) for name, default, about in rows]
     left = min(max(len(name) for name, _, _ in rows), 32)
-    middle = min(max(len(default) for _, default, _ in rows), 12)
+    middle = min(max(len(default) for _, default, _ in rows), 14)
     indent = " " * (left + middle + 6)
     lines = []
     for name, default, about in rows:

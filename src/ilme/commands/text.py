@@ -15,9 +15,12 @@ def prepare(
     options: PrepareOptions = PrepareOptions(),  # noqa: B008 – frozen
     strict: bool = False,
 ) -> int:
-    """Prepares text for a language model: reads, splits into sentences, normalises, excludes, deduplicates.
+    """Prepare text for a language model: read, split into sentences, normalise, exclude, deduplicate.
 
     Writes OUT/train.txt, OUT/heldout.txt, OUT/excluded.jsonl and OUT/report.json, one sentence to a line.
+
+    Example:
+        ilme text prepare corpus.txt.gz more/*.txt out/text --exclude test.txt
 
     Args:
         inputs: Files and globs: plain text, .gz, .xz, .bz2, tar archives, .jsonl manifests with a field `text`.
@@ -49,7 +52,10 @@ def prepare(
 
 
 def bpe(inputs: list[str], out: str, vocab_size: int = 4000, coverage: float = 1.0, threads: int = 2) -> None:
-    """Trains word pieces (sentencepiece BPE) on text, one sentence to a line.
+    """Train word pieces (sentencepiece BPE) on text, one sentence to a line.
+
+    Example:
+        ilme text bpe out/text/train.txt out/bpe.model --vocab_size 4000
 
     Args:
         inputs: Files and globs of text, as `ilme text prepare` writes it.
@@ -68,7 +74,10 @@ def bpe(inputs: list[str], out: str, vocab_size: int = 4000, coverage: float = 1
 
 
 def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> None:
-    """Writes text as a memory-mapped token file, each sentence followed by the end of sentence.
+    """Write text as a memory-mapped token file, each sentence followed by the end of sentence.
+
+    Example:
+        ilme text tokenize out/text/train.txt out/bpe.model out/train.tok
 
     Args:
         inputs: Files and globs of text, one sentence to a line.

@@ -7,10 +7,47 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ilme.data.features import FrontendConfig
+from ilme.errors import UsageError
 from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOptions, RnntOptions, WarmStart
 from ilme.train.runs import MonitorOptions, SpeechData, TextData
 
 Preset = Literal["paper", "small", "tiny"]
+SPEECH = (
+    "out",
+    "data.train",
+    "data.held_out",
+    "data.tokenizer",
+    "preset",
+    "resume",
+    "loop.steps",
+    "loop.budget",
+    "loop.evaluate_every",
+    "loop.average",
+    "data.batch.seconds",
+    "optimiser.rate",
+    "warm_start.model",
+)
+SHOWN = {
+    "train_rnnt": (*SPEECH, "rnnt.ctc", "rnnt.listen"),
+    "train_aed": (*SPEECH, "aed.ctc", "aed.listen"),
+    "train_lm": (
+        "out",
+        "data.train",
+        "data.held_out",
+        "preset",
+        "resume",
+        "loop.steps",
+        "loop.budget",
+        "loop.evaluate_every",
+        "loop.patience",
+        "loop.average",
+        "data.tokens",
+        "lm.loss",
+        "optimiser.rate",
+        "warm_start.model",
+        "loop.seed",
+    ),
+}
 
 
 def train_rnnt(
@@ -28,6 +65,9 @@ def train_rnnt(
 ) -> None:
     """Train an RNN-T. Several GPUs or machines: start it with torchrun.
 
+    Example:
+        ilme train rnnt --data.train out/cuts --data.held_out out/dev --data.tokenizer out/bpe.model --out out/rnnt
+
     Args:
         out: Folder of the run: the model, checkpoints, metrics.jsonl, curves.png.
         data: Transcribed speech.
@@ -43,6 +83,7 @@ def train_rnnt(
     """
     from ilme.train.runs import run_speech
 
+    _check(data)
     progress = run_speech(
         "rnnt", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, rnnt, resume
     )
@@ -64,6 +105,9 @@ def train_aed(
 ) -> None:
     """Train an attention encoder-decoder. Several GPUs or machines: start it with torchrun.
 
+    Example:
+        ilme train aed --data.train out/cuts --data.held_out out/dev --data.tokenizer out/bpe.model --out out/aed
+
     Args:
         out: Folder of the run: the model, checkpoints, metrics.jsonl, curves.png.
         data: Transcribed speech.
@@ -79,6 +123,7 @@ def train_aed(
     """
     from ilme.train.runs import run_speech
 
+    _check(data)
     progress = run_speech(
         "aed", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, aed, resume
     )
@@ -98,6 +143,9 @@ def train_lm(
 ) -> None:
     """Train an LSTM language model. Several GPUs or machines: start it with torchrun.
 
+    Example:
+        ilme train lm --data.train out/train.tok --data.held_out out/heldout.tok --out out/lm
+
     Args:
         out: Folder of the run: the model, checkpoints, metrics.jsonl, curves.png.
         data: Text.
@@ -111,7 +159,14 @@ def train_lm(
     """
     from ilme.train.runs import run_lm
 
+    if not data.train:
+        raise UsageError("name the text with --data.train, a token file of `ilme text tokenize`")
     _summary(out, run_lm(Path(out), data, preset, model or {}, loop, optimiser, warm_start, lm, resume))
+
+
+def _check(data: SpeechData) -> None:
+    if not data.train or not data.tokenizer:
+        raise UsageError("name the speech with --data.train and the word pieces with --data.tokenizer, a .model file")
 
 
 def _summary(out: str, progress: Any) -> None:
