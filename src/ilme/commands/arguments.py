@@ -143,16 +143,20 @@ def _explain(name: str, command: Command, message: str) -> str:
     """What the parser complains about, in one line that says what to do."""
     if missing := re.match(r"the following arguments are required: (.*)", message):
         return f"{missing[1].upper()} must be given; usage: {usage(name, command)}"
-    names = [option.name for option in command.options]
+    options = {option.name: option for option in command.options}
     if unknown := re.match(r"(?:Group '(.*)' does not accept o|O)ption '(.*?)'", message):
         key = ".".join(filter(None, unknown.groups()))
-        return f"--config: there is no option {key}{did_you_mean(key, names) or '; --help-all lists them'}"
+        return f"--config: there is no option {key}{did_you_mean(key, options) or '; --help-all lists them'}"
+    if broken := re.match(r"(?:Problems parsing|Unexpected) config: (.*)", message, re.DOTALL):
+        reason = " ".join(broken[1].replace('in "<unicode string>", ', "").split())
+        return f"--config: this is not a file of options in YAML: {reason}"
     keys = re.findall(r'Parser key "([^"]+)"', message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
-    option = next((o for o in command.options if o.name in (".".join(keys), *keys[:1])), None)
+    option = options.get(".".join(keys)) or options.get("".join(keys[:1]))
     if option is None or value is None:
         return " ".join(re.sub(r'Parser key "(.*?)":', r"--\1:", message).split())
-    return f"--{option.name}: {value[1]!r} is not {_wanted(option, message, value[1])}"
+    shown = value[1] if value[1].startswith("[") else repr(value[1])
+    return f"--{option.name}: {shown} is not {_wanted(option, message, value[1])}"
 
 
 def _wanted(option: Option, message: str, value: str) -> str:
@@ -161,8 +165,5 @@ def _wanted(option: Option, message: str, value: str) -> str:
     if tuple_of := re.search(r"Expected a tuple with (\d+) elements", message):
         return f"a list of {tuple_of[1]} values"
     words = {int: "a whole number", float: "a number", bool: "true or false"}
-    kinds = [
-        words.get(t) or ("a list such as [a, b]" if option.is_list else getattr(t, "__name__", str(t)))
-        for t in option.types
-    ]
-    return " or ".join(dict.fromkeys(kinds))
+    other = "a list such as [a, b]" if option.is_list else "of a type it takes"
+    return " or ".join(dict.fromkeys(words.get(kind, other) for kind in option.types))
