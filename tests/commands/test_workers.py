@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from ilme.commands import workers
 from ilme.commands.workers import share_among
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, UsageError
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
 
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], environment: dict[str, str]) -> int:
         commands.append(command)
-        return subprocess.CompletedProcess(command, 3 if "fail" in command else 0)
+        return 3 if "fail" in command else 0
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(workers, "_run", run)
     monkeypatch.delenv("RANK", raising=False)
     return commands
 
@@ -45,5 +47,23 @@ def test_a_failed_worker_is_told(started: list[list[str]], monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", ["ilme", "tune", "fail"])
     with pytest.raises(BadInputError, match="status 3"):
         share_among(2)
-    with pytest.raises(BadInputError, match="at least 1"):
+    with pytest.raises(UsageError, match="at least 1"):
         share_among(0)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_command_ends_its_launcher(stop: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[subprocess.Popen[bytes]] = []
+    wait = subprocess.Popen.wait
+
+    def interrupted(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if process not in launched:
+            launched.append(process)
+            raise stop
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(stop):
+        workers._run([sys.executable, "-c", f"import time; time.sleep({60})"], dict(os.environ))
+    (process,) = launched
+    assert process.poll() == -15
