@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -13,10 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.cli import main
-from ilme.data.tokenfile import TokenFile, write_tokens
 from ilme.errors import BadInputError
-from ilme.lm.ngram import NGramScorer, build_automaton, load_ngram
+from ilme.lm.ngram import NGramScorer, build_automaton
 from ilme.lm.ngram_train import NGramOptions, train_ngram
 from ilme.tokens import Tokens
 from tests.lm.backoff_reference import DictionaryModel
@@ -172,43 +169,3 @@ def test_bad_options_are_errors(order, prune):
         NGramOptions(order, prune)
     with pytest.raises(BadInputError, match="end of sentence"):
         train_ngram(np.array([1, 0]), Tokens(("a", "b")))
-
-
-def test_command_writes_a_model_that_loads(tmp_path, capsys):
-    sentences = [[int(w) for w in line.split()] for line in (GOLDEN / "corpus.txt").read_text().splitlines()]
-    write_tokens(tmp_path / "c.tok", sentences, inventory(70))
-    assert main(["ngram", "train", str(tmp_path / "c.tok"), "--order", "3", "--prune", "0", "0", "1"]) == 0
-    assert "order 3:" in capsys.readouterr().out
-    fast = tmp_path / "fast.safetensors"
-    assert main(["ngram", "train", str(tmp_path / "c.tok"), "--out", str(fast), "--order=3", "--prune=[0,0,1]"]) == 0
-    a, b = load_ngram(tmp_path / "c.arpa"), load_ngram(fast)
-    assert a.tokens == b.tokens == TokenFile(tmp_path / "c.tok").inventory
-    (rows, state), (other, other_state) = a.start(2), b.start(2)
-    for label in (2, 7, 3, 3):
-        torch.testing.assert_close(rows, other, rtol=0, atol=1e-5)
-        labels = torch.tensor([label, label + 1])
-        (rows, state), (other, other_state) = a.score(labels, state), b.score(labels, other_state)
-
-
-def test_command_reports_a_missing_file(tmp_path, capsys):
-    assert main(["ngram", "train", str(tmp_path / "none.tok")]) == 1
-    assert "no token file" in capsys.readouterr().err
-
-
-def test_binary_needs_the_tool(tmp_path, capsys, monkeypatch):
-    write_tokens(tmp_path / "c.tok", [[2, 3], [3]], inventory(5))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["ngram", "train", str(tmp_path / "c.tok"), "--binary"]) == 1
-    assert "build_binary" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(shutil.which("build_binary") is None, reason="KenLM's build_binary is not on the PATH")
-def test_binary_scores_like_the_arpa_file(tmp_path):
-    pytest.importorskip("kenlm", reason="the extra 'kenlm' is not installed")
-    sentences = [[int(w) for w in line.split()] for line in (GOLDEN / "corpus.txt").read_text().splitlines()]
-    write_tokens(tmp_path / "c.tok", sentences, inventory(70))
-    assert main(["ngram", "train", str(tmp_path / "c.tok"), "--order", "3", "--binary"]) == 0
-    ours, theirs = load_ngram(tmp_path / "c.arpa"), load_ngram(tmp_path / "c.arpa.bin")
-    labels = torch.tensor([2, 9, 17])
-    a, b = (scorer.score(labels, scorer.start(3)[1])[0] for scorer in (ours, theirs))
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-4)

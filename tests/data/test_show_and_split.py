@@ -1,8 +1,7 @@
-"""Statistics, splits, and the commands that print them."""
+"""Statistics and splits."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ilme.cli import main
 from ilme.data.importing import import_corpus
 from ilme.data.manifests import cuts_path, open_cuts
 from ilme.data.show import draw_picture, measure_corpus
@@ -125,33 +123,3 @@ def test_bad_splits_are_named(corpus: Path, tmp_path: Path) -> None:
             split_cuts(corpus, tmp_path, **{"shares": SHARES, **options})  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="no cuts"):
         cuts_path(tmp_path / "absent")
-
-
-def test_the_commands_print_and_write(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = corpus.parent / "corpus"
-    assert main(["data", "import", str(source), str(tmp_path / "out"), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["found"], report["accepted"], report["reasons"]) == (40, 39, {"zero bytes": 1})
-    assert main(["data", "import", str(source), str(tmp_path / "out"), "--checks.shortest", "1.1"]) == 0
-    assert "too short" in capsys.readouterr().out
-    assert main(["data", "import", str(source), str(tmp_path / "strict"), "--strict"]) == 1
-    assert "zero bytes" in capsys.readouterr().err
-
-    assert main(["data", "show", str(corpus), "--json", "--picture", str(tmp_path / "c.png")]) == 0
-    assert json.loads(capsys.readouterr().out)["utterances"] == 39
-    assert (tmp_path / "c.png").is_file()
-    assert main(["data", "show", str(corpus)]) == 0
-    shown = capsys.readouterr().out
-    assert "speakers    10" in shown
-    assert "left out at import: 1 zero bytes" in shown
-
-    assert main(["data", "split", str(corpus), str(tmp_path / "parts"), "--shares", "train:0.7", "test:0.3"]) == 0
-    assert "train" in capsys.readouterr().out
-    assert main(["data", "split", str(corpus), str(tmp_path / "parts"), "--by", "call", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["parts"]) == 3
-    assert main(["data", "split", str(corpus), str(tmp_path / "parts"), "--shares", "train"]) == 1
-    assert "NAME:SHARE" in capsys.readouterr().err
-    assert main(["data", "shard", str(corpus), str(tmp_path / "shar"), "--size", "20"]) == 0
-    assert "2 shards" in capsys.readouterr().out
-    assert main(["data", "show", str(tmp_path / "shar"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["utterances"] == 39

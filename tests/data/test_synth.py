@@ -10,7 +10,6 @@ import soundfile
 
 pytest.importorskip("espeakng_loader", reason="the extra 'synth' is not installed")
 
-from ilme.cli import main
 from ilme.data import synth as module
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
 from ilme.data.synth import SynthOptions, draw_voice, synthesise
@@ -149,24 +148,3 @@ def test_bad_options():
     ):
         with pytest.raises(BadInputError):
             SynthOptions(**bad)
-
-
-def test_command(text, tmp_path, capsys):
-    out = str(tmp_path / "out")
-    arguments = [
-        "data",
-        "synth",
-        *text,
-        out,
-        "--options.limit",
-        "2",
-        "--options.format",
-        "wav",
-        "--options.sample_rate=8000",
-    ]
-    assert main(arguments) == 0
-    assert "2 utterances" in capsys.readouterr().out
-    assert soundfile.info(tmp_path / "out" / "audio" / "000000" / "000000000.wav").samplerate == 8000
-    (tmp_path / "empty.txt").write_text("\n")
-    assert main(["data", "synth", str(tmp_path / "empty.txt"), out]) == 1
-    assert "nothing to speak" in capsys.readouterr().err

@@ -16,11 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ilme.cli import main
 from ilme.data.dedupe import Seen, hash64
 from ilme.data.exclude import Exclusion
 from ilme.data.text import PrepareOptions, prepare
-from ilme.data.tokenfile import TokenFile
 from ilme.errors import BadInputError
 
 CORPORA = Path(os.environ.get("ILME_CORPORA", Path(__file__).parents[2] / ".." / "shared" / "data"))
@@ -221,32 +219,6 @@ def test_bad_options_and_missing_files(tmp_path):
         prepare([str(tmp_path / "*.none")], tmp_path / "out")
     with pytest.raises(BadInputError, match="as a glob"):
         prepare([str(tmp_path)], tmp_path / "out")
-
-
-def test_commands_from_text_to_tokens(tmp_path, capsys):
-    rng = random.Random(3)
-    words = ["the", "cat", "dog", "sat", "on", "a", "mat", "and", "ran", "away", "with", "it"]
-    (tmp_path / "raw.txt").write_text(
-        "\n".join(" ".join(rng.choices(words, k=7)).capitalize() + "." for _ in range(500))
-    )
-    out = tmp_path / "out"
-    assert main(["text", "prepare", str(tmp_path / "raw.txt"), str(out), "--options.hold_out", "0.1"]) == 0
-    assert main(["text", "bpe", str(out / "train.txt"), str(tmp_path / "bpe.model"), "--vocab_size", "40"]) == 0
-    assert main(["text", "tokenize", str(out / "train.txt"), str(tmp_path / "bpe.model"), str(tmp_path / "t.tok")]) == 0
-    assert "unknown ids" in capsys.readouterr().out
-    from ilme.data.tokenizer import SentencePieceTokenizer
-
-    file = TokenFile(tmp_path / "t.tok")
-    tokenizer = SentencePieceTokenizer.from_json(file.tokenizer)
-    assert [tokenizer.decode(ids.tolist()) for ids in file] == lines_of(out)
-    assert file.inventory == tokenizer.tokens
-    (tmp_path / "broken.txt").write_bytes(bytes(range(256)) * 40)
-    assert (
-        main(["text", "tokenize", str(tmp_path / "broken.txt"), str(tmp_path / "bpe.model"), str(tmp_path / "u.tok")])
-        == 1
-    )
-    assert "binary" in capsys.readouterr().err
-    assert main(["text", "prepare", str(tmp_path / "broken.txt"), str(out), "--strict"]) == 1
 
 
 @pytest.mark.corpora

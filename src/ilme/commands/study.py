@@ -91,9 +91,13 @@ def pack(
         only: Some of the files: speech, lm-source, lm-target, lm-mixed, rnnt, aed, results.
         change: As for `ilme study`.
     """
+    from ilme.errors import BadInputError
     from ilme.study.archive import pack as write
 
-    for path in write(_build(plan, out, "auto", change), to, only or ()):
+    written = write(_build(plan, out, "auto", change), to, only or ())
+    if not written:
+        raise BadInputError("no stage of this study is finished, so there is nothing to pack; run `ilme study` first")
+    for path in written:
         print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
 
 
