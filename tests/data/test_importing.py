@@ -48,7 +48,7 @@ def run(source: Path, out: Path, **options: Any) -> ImportReport:
     assert report.accepted + report.rejected == report.found
     assert report.accepted == sum(1 for _ in open_cuts(out))
     assert sum(report.reasons.values()) == report.rejected == len((out / "rejected.jsonl").read_bytes().splitlines())
-    assert not list(out.glob("*.partial"))
+    assert not list(out.glob(".*"))
     return report
 
 

@@ -67,7 +67,7 @@ def test_a_file_gives_the_object_back(tmp_path: Path) -> None:
     loaded = Results.load(path)
     assert loaded == results
     assert loaded.to_json() == results.to_json()
-    assert not path.with_name("results.json.part").exists()
+    assert not list(path.parent.glob(".*"))
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:

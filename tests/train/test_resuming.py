@@ -73,10 +73,11 @@ def test_killed_and_resumed_gives_the_same_weights(tmp_path: Path, uninterrupted
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    (tmp_path / "checkpoints" / ".partial-step-00000099").mkdir()  # what a kill in the middle of a write leaves
+    left = tmp_path / "checkpoints" / ".step-00000099.0123abcd.partial"
+    left.mkdir()  # as a kill in the middle of a write does
     make_trainer(tmp_path, average=0.9).run(resume=True)
     assert_same_run(tmp_path, uninterrupted)
-    assert not list((tmp_path / "checkpoints").glob(".partial*"))
+    assert not left.exists()
 
 
 def test_sigterm_saves_exits_0_and_resumes_to_the_same_weights(tmp_path: Path, uninterrupted: Path) -> None:

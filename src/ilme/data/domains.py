@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -19,6 +18,7 @@ from ilme.data.registries import Package, fetch, members
 from ilme.data.sentences import split_sentences
 from ilme.data.text_sources import Extractor, Work
 from ilme.errors import BadInputError
+from ilme.runtime.files import write_json, write_text
 
 __all__ = ["DOMAINS", "Domain", "DomainOptions", "build_domain"]
 
@@ -166,12 +166,11 @@ def build_domain(
         raise BadInputError(f"the packages of {name} hold no work for {' and '.join(empty)}: their layout has changed")
     held = Exclusion.from_texts(p for part in ("dev", "test") for work in split[part] for p in work.paragraphs)
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"domain": name, "about": domain.about, "options": vars(options), "parts": {}}
     for part in PARTS:
         sentences, dropped = _sentences(split[part], options, held if part == "train" else None)
         text = "".join(f"{sentence}\n" for sentence in sentences)
-        (folder / f"{part}.txt").write_text(text, encoding="utf-8", newline="\n")
+        write_text(folder / f"{part}.txt", text)
         summary["parts"][part] = {
             "works": [w.name for w in split[part]],
             "sentences": len(sentences),
@@ -179,7 +178,7 @@ def build_domain(
             "dropped": dict(dropped),
             "sha256": sha256(text.encode()).hexdigest(),
         }
-    (folder / "domain.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / "domain.json", summary, indent=2)
     return summary
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ilme.data.corpora import Utterance
 from ilme.errors import BadInputError, MissingExtraError
+from ilme.runtime.files import write_atomically
 
 __all__ = ["read_huggingface"]
 
@@ -76,6 +77,5 @@ def _audio_file(audio: dict[str, Any] | None, stem: Path) -> Path | None:
         return Path(path) if path else None
     suffix = Path(path).suffix if path else _FORMATS.get(bytes(data[:4]), ".audio")
     target = stem.with_suffix(suffix)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(data)
+    write_atomically(target, data, sync=False)
     return target

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_stream
 
 __all__ = ["ManifestWriter", "cuts_path", "file_name", "open_cuts"]
 
@@ -55,35 +57,28 @@ class ManifestWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: dict[str, IO[bytes]] = {}
-        self._raw: list[IO[bytes]] = []
+        self._open = ExitStack()
+        self._files: dict[str, IO[bytes] | gzip.GzipFile] = {}
         self.counts: Counter[str] = Counter()
 
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> None:
         """Makes the file even if nothing is ever written to it."""
         if name not in self._files:
-            raw = (self._folder / f"{name}.partial").open("wb")
-            self._raw.append(raw)
-            compressed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) if name.endswith(".gz") else raw
-            self._files[name] = compressed  # type: ignore[assignment]
-        return self._files[name]
+            stream = self._open.enter_context(atomic_stream(self._folder / name))
+            self._files[name] = stream
+            if name.endswith(".gz"):
+                compressed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+                self._files[name] = self._open.enter_context(compressed)
 
     def write(self, name: str, row: dict[str, Any]) -> None:
-        self.open(name).write(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        self.open(name)
+        self._files[name].write(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
         self.counts[name] += 1
 
     def __enter__(self) -> ManifestWriter:
-        self._folder.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in [*self._files.values(), *self._raw]:
-            file.close()
-        for name in self._files:
-            partial = self._folder / f"{name}.partial"
-            if kind is None:
-                partial.replace(self._folder / name)
-            else:
-                partial.unlink()
+        self._open.__exit__(kind, error, trace)

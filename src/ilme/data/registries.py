@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import write_text
 
 __all__ = ["Package", "cache_folder", "fetch", "members"]
 
@@ -84,7 +85,7 @@ def fetch(package: Package, cache: Path | None = None) -> Path:
                 "its way or in its registry; it is not used"
             )
         found.replace(kept)
-    noted.write_text(digest + "\n", encoding="utf-8")
+    write_text(noted, digest + "\n")
     return kept
 
 

@@ -25,6 +25,7 @@ from ilme.data.neural_voice import NaturalVoice, draw_natural_voice, speak_natur
 from ilme.data.normalise import Profile, normalise, spoken
 from ilme.data.tokenize import text_lines
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_text, write_json, write_json_lines
 from ilme.runtime.processes import cores, ordered_map
 
 __all__ = ["SynthOptions", "SynthReport", "draw_voice", "synthesise", "voice_names"]
@@ -197,8 +198,7 @@ def _claim(folder: Path, options: SynthOptions, text_hash: str) -> None:
             raise BadInputError(
                 f"{folder} already holds speech made with another {', '.join(differing)}; choose another folder"
             )
-    (folder / "parts").mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(wanted, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, wanted, indent=2)
 
 
 def _parts(text: list[str], options: SynthOptions) -> Iterator[_Part]:
@@ -229,10 +229,7 @@ class _Maker:
             number = part.number * PART + i
             voice = draw_voice(self.options, number, self.names)
             entries.append(self._utterance(sentence, voice, audio / f"{number:09}.{self.options.format}"))
-        path = _part_path(self.folder, part.number)
-        partial = path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in entries), encoding="utf-8")
-        partial.replace(path)
+        write_json_lines(_part_path(self.folder, part.number), entries)
 
     def _utterance(self, sentence: str, voice: Voice | NaturalVoice, path: Path) -> dict[str, Any]:
         import soundfile
@@ -296,9 +293,7 @@ class _Bar:
 
 def _join(folder: Path, report: SynthReport) -> None:
     """Writes the manifests from those of the parts."""
-    names = ("manifest.jsonl", "rejected.jsonl")
-    partial = [folder / f".{name}.partial" for name in names]
-    with partial[0].open("w", encoding="utf-8") as manifest, partial[1].open("w", encoding="utf-8") as rejected:
+    with atomic_text(folder / "manifest.jsonl") as manifest, atomic_text(folder / "rejected.jsonl") as rejected:
         for number in range(report.parts):
             for line in _part_path(folder, number).read_text(encoding="utf-8").splitlines(keepends=True):
                 entry = json.loads(line)
@@ -309,5 +304,3 @@ def _join(folder: Path, report: SynthReport) -> None:
                     report.spoken += 1
                     report.seconds += entry["duration"]
                     manifest.write(line)
-    for name, path in zip(names, partial, strict=True):
-        path.replace(folder / name)

@@ -24,6 +24,7 @@ from ilme.data.normalise import Profile, normalise
 from ilme.data.sentences import Layout, guess_layout, paragraphs, split_sentences
 from ilme.data.textfiles import TextSource, expand, sources
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_text, write_json
 from ilme.runtime.processes import cores, ordered_map
 
 __all__ = ["PrepareOptions", "PrepareReport", "prepare"]
@@ -175,22 +176,17 @@ def prepare(
 
     exclusion = read_exclusion(exclude, options.exclude_ngram, problem)
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("train.txt", "heldout.txt", "excluded.jsonl")
-    partial = {name: folder / f".{name}.partial" for name in names}
     with (
-        partial["train.txt"].open("w", encoding="utf-8", newline="\n") as train,
-        partial["heldout.txt"].open("w", encoding="utf-8", newline="\n") as heldout,
-        partial["excluded.jsonl"].open("w", encoding="utf-8", newline="\n") as excluded,
+        atomic_text(folder / "train.txt") as train,
+        atomic_text(folder / "heldout.txt") as heldout,
+        atomic_text(folder / "excluded.jsonl") as excluded,
     ):
         writer = _Writer(train, heldout, excluded, options, report)
         small = options.workers is None and sum(p.stat().st_size for p in paths) < _SMALL
         workers = 1 if small else options.workers or cores()
         for result in ordered_map(_Worker(options, exclusion), _blocks(paths, options, report, problem), workers):
             writer.write(result)
-    for name in names:
-        partial[name].replace(folder / name)
-    (folder / "report.json").write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_json(folder / "report.json", report.to_json(), indent=2)
     return report
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError, CheckpointError
+from ilme.runtime.files import atomic_stream
 from ilme.tokens import Tokens
 
 __all__ = ["TokenFile", "write_tokens"]
@@ -99,11 +100,9 @@ def write_tokens(
     """
     if inventory.eos is None:
         raise BadInputError("a token file needs an inventory with an end of sentence (eos)")
-    path = Path(path)
     dtype = np.dtype("<u2") if len(inventory) <= 1 << 16 else np.dtype("<u4")
-    partial = path.with_name(f".{path.name}.partial")
     written = lines = 0
-    with partial.open("wb") as file:
+    with atomic_stream(Path(path)) as file:
         file.write(_header(dtype, 0, 0, inventory, tokenizer))
         batch: list[int] = []
         for sentence in sentences:
@@ -118,7 +117,6 @@ def write_tokens(
         written += _write_batch(file, batch, dtype, inventory)
         file.seek(0)
         file.write(_header(dtype, written, lines, inventory, tokenizer))
-    partial.replace(path)
     return lines, written
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ilme.errors import BadInputError, CheckpointError
+from ilme.runtime.files import write_atomically
 from ilme.tokens import Tokens
 
 __all__ = ["Role", "SentencePieceTokenizer"]
@@ -107,10 +108,7 @@ class SentencePieceTokenizer:
 
     def save(self, path: str | Path) -> None:
         """Writes the plain sentencepiece model, which every sentencepiece tool reads."""
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(self._model)
-        partial.replace(path)
+        write_atomically(Path(path), self._model)
 
     @property
     def model(self) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 from ilme.errors import BadInputError
 from ilme.evaluation.results import Results
 from ilme.recogniser.store import identity
+from ilme.runtime.files import write_json
 
 __all__ = ["looks_at", "record_look"]
 
@@ -37,10 +38,7 @@ def record_look(path: Path, results: Results) -> int:
         if look not in known:
             when = datetime.now(UTC).isoformat(timespec="seconds")
             entry["looks"].append({**look, "wer": round(results.measurements[system.name].rate, 4), "when": when})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, data)
     return len(entry["looks"])
 
 

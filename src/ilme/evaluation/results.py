@@ -19,7 +19,7 @@ from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import Comparison, Interval, bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json
 
 __all__ = ["FORMAT", "VERSION", "Results", "System", "merge_results"]
 
@@ -188,7 +188,7 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
-        write_atomically(path, (json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
+        write_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> Results:

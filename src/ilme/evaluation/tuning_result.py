@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName
 from ilme.fusion import FusionWeights
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json
 
 __all__ = ["Balance", "HeatMap", "Method", "Stability", "TuningResult", "TuningStep"]
 
@@ -208,7 +208,7 @@ class TuningResult:
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
-        write_atomically(path, (json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
+        write_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> TuningResult:

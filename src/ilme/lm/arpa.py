@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_path
 from ilme.tokens import Tokens
 
 __all__ = ["Arpa", "NGramTable", "Units", "read_arpa", "write_arpa"]
@@ -298,8 +299,7 @@ def write_arpa(path: str | os.PathLike[str], arpa: Arpa, tokens: Tokens, units: 
     """
     path = Path(path)
     names = _names(tokens, units)
-    partial = path.with_name(f".{path.name}.partial")
-    with _open_text(partial, "wt", path.suffix == ".gz") as stream:
+    with atomic_path(path) as partial, _open_text(partial, "wt", path.suffix == ".gz") as stream:
         stream.write(f"# units={units} vocabulary={arpa.size}\n\\data\\\n")
         stream.writelines(
             f"ngram {k}={len(t) + (1 if k == 1 and not arpa.missing else 0)}\n" for k, t in enumerate(arpa.tables, 1)
@@ -310,7 +310,6 @@ def write_arpa(path: str | os.PathLike[str], arpa: Arpa, tokens: Tokens, units: 
                 stream.write("-100\t<unk>\n")  # readers that demand the word find it
             stream.writelines(_entries(table, names, order < arpa.order))
         stream.write("\n\\end\\\n")
-    partial.replace(path)
 
 
 def _names(tokens: Tokens, units: Units) -> list[str]:

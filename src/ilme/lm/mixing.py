@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ilme.errors import BadInputError, CheckpointError
 from ilme.protocols import TokenScorer
-from ilme.runtime.files import short_hash, weights_file, write_atomically
+from ilme.runtime.files import short_hash, weights_file, write_json
 from ilme.runtime.state import select
 
 __all__ = ["Mixture", "best_weights", "is_mixture", "read_mixture", "token_scores", "write_mixture"]
@@ -106,7 +106,7 @@ def write_mixture(file: Path, mixture: Mixture) -> None:
         for lm, weight in zip(mixture.files, mixture.weights, strict=True)
     ]
     about = {"format": FORMAT, "version": VERSION, "lms": lms}
-    write_atomically(file, (json.dumps(about, indent=2) + "\n").encode())
+    write_json(file, about, indent=2)
 
 
 def is_mixture(name: str | Path) -> bool:

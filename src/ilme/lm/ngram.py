@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.arpa import NEVER, Arpa, Units, read_arpa
+from ilme.runtime.files import atomic_path
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
@@ -305,9 +306,8 @@ class NGramScorer:
             "unknown": self.unknown,
             "tokens": self.tokens.to_json(),
         }
-        partial = path.with_name(f".{path.name}.partial")
-        save_file(arrays, partial, {"format": FORMAT, "ngram": json.dumps(header)})
-        partial.replace(path)
+        with atomic_path(path) as partial:
+            save_file(arrays, partial, {"format": FORMAT, "ngram": json.dumps(header)})
 
     @classmethod
     def load(

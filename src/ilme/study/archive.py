@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_path
 from ilme.study.runner import MARK, Study
 
 __all__ = ["pack", "parcel_plan", "unpack"]
@@ -54,7 +55,6 @@ def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
     for group in only:
         if group not in plan:
             raise BadInputError(f"no parcel {group!r}; this study has {', '.join(plan)}")
-    to.mkdir(parents=True, exist_ok=True)
     written = []
     for group in [g for g in plan if g in only or not only]:
         names = [n for n in plan[group] if study.done(n)]
@@ -63,7 +63,7 @@ def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
                 study.say(f"{group} is not packed: {', '.join(plan[group])} not done")
             continue
         path = to / f"{group}.tar"
-        with tarfile.open(path, "w") as archive:
+        with atomic_path(path) as partial, tarfile.open(partial, "w") as archive:
             for file in _files(study, names):
                 _add(archive, file, str(file.relative_to(study.out)))
         written.append(path)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ilme.runtime.files import write_text
+
 __all__ = ["write_card"]
 
 _NETWORKS = ("rnnt", "aed", "lm-target", "lm-source")
@@ -91,4 +93,4 @@ def write_card(file: Path, about: Mapping[str, Any], rows: Sequence[Mapping[str,
             f"| {row['model']} | {row['method']} | {row['parameters'] / 1e6:.1f} | {weights['lm']:.3f} | "
             f"{weights['subtracted']:.3f} | {row['dev_wer']:.2f} | {row['test_wer']:.2f} |"
         )
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(file, "\n".join(lines) + "\n")

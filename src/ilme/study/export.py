@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_path
 from ilme.study.config import StudyConfig
 from ilme.study.corpora import audio_of, find_file, manifest_of, rows_of, training_rows
 from ilme.study.recordings import target_text
@@ -34,10 +35,8 @@ def gather(config: StudyConfig, folder: Path, sizes: Sequence[float]) -> list[Pa
         raise BadInputError(f"sizes={list(sizes)} must be positive: the most MiB of each archive, such as 60")
     written: list[Path] = []
     for number, members in enumerate(_shared_out(_members(config), sizes), 1):
-        place = folder.with_name(f"{folder.name}-{number}")
-        place.mkdir(parents=True, exist_ok=True)
-        written.append(place / ARCHIVE)
-        with zipfile.ZipFile(written[-1], "w") as archive:
+        written.append(folder.with_name(f"{folder.name}-{number}") / ARCHIVE)
+        with atomic_path(written[-1]) as partial, zipfile.ZipFile(partial, "w") as archive:
             for name, path in members:
                 archive.write(path, name, zipfile.ZIP_STORED if path.suffix in _PACKED else zipfile.ZIP_DEFLATED)
     return written

@@ -8,14 +8,13 @@ study.json                config, facts of every stage, versions, seed, commit
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table, render
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json, write_text
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
 from ilme.study.language import lm_names
@@ -54,9 +53,9 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
         merged[setting].save(folder / f"{setting}.json")
         blocks.append(f"## {TITLES[setting]}\n\n{render(main_table(merged[setting]), 'markdown')}")
     curves = perplexity_curves(study, plan.models)
-    _write(folder / "perplexity.json", curves)
+    write_json(folder / "perplexity.json", curves)
     draw_perplexity(curves, folder / "perplexity.svg")
-    (folder / "tables.md").write_text("\n".join(blocks), encoding="utf-8")
+    write_text(folder / "tables.md", "\n".join(blocks))
     claims = check_claims(merged, curves)
     about = {
         "name": config.name,
@@ -67,7 +66,7 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
         "versions": versions(study.device),
         "commit": commit(),
     }
-    _write(folder / "study.json", about)
+    write_json(folder / "study.json", about)
     return {f"{setting}_systems": len(results.systems) for setting, results in merged.items()} | {
         "claims_held": sum(claim.holds is True for claim in claims),
         "claims_checked": sum(claim.holds is not None for claim in claims),
@@ -115,7 +114,3 @@ def draw_perplexity(curves: dict[str, Any], picture: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "ilme"}):
         figure.savefig(picture, metadata={"Date": None} if picture.suffix == ".svg" else None)
     pyplot.close(figure)
-
-
-def _write(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

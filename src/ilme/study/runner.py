@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
 
@@ -164,13 +164,13 @@ class Study:
         elif folder.exists() and not (stage.resumes and same):
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(begun, json.dumps({"key": self.keys[stage.name]}).encode())
+        write_json(begun, {"key": self.keys[stage.name]}, indent=None)
         self.say(f"{stage.name} …")
         started = time.monotonic()
         facts = dict(stage.run(self) or {})
         seconds = round(time.monotonic() - started, 2)
         mark = {"stage": stage.name, "key": self.keys[stage.name], "seconds": seconds, "facts": facts}
-        write_atomically(folder / MARK, (json.dumps(mark, indent=1, ensure_ascii=False) + "\n").encode())
+        write_json(folder / MARK, mark)
         shown = ", ".join(f"{k} {v}" for k, v in facts.items() if isinstance(v, int | float | str))
         self.say(f"{stage.name}: {seconds:.1f} s{'; ' if shown else ''}{shown}")
 

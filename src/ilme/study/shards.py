@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_stream, write_json
 
 __all__ = ["SHARD", "Listed", "is_whole", "list_shards", "read_samples", "to_int16", "write_shard"]
 
@@ -54,15 +55,11 @@ def write_shard(
     file: Path, ids: Sequence[str], texts: Sequence[str], voices: Sequence[str], waves: Sequence[NDArray[np.int16]]
 ) -> None:
     """Writes one shard; `file` has no ending."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    with partial.open("wb") as stream:
+    with atomic_stream(file.with_suffix(".i16")) as stream:
         for wave in waves:
             stream.write(wave.astype("<i2").tobytes())
-    partial.replace(file.with_suffix(".i16"))
     about = {"ids": list(ids), "texts": list(texts), "voices": list(voices), "sizes": [len(wave) for wave in waves]}
-    partial.write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
-    partial.replace(file.with_suffix(".json"))
+    write_json(file.with_suffix(".json"), about, indent=None)
 
 
 def list_shards(folder: Path) -> Listed:

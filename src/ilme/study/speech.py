@@ -6,7 +6,6 @@ sets/DOMAIN-PART           manifest.jsonl and FLAC files, with babble or white n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from ilme.errors import BadInputError
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json_lines
 from ilme.runtime.processes import cores, ordered_map
 from ilme.study.config import DOMAINS, StudyConfig
 from ilme.study.runner import Stage, Study
@@ -150,5 +149,4 @@ def _set_jobs(part: Part, folder: Path, config: StudyConfig) -> list[SetJob]:
 
 def write_manifest(folder: Path, rows: list[dict[str, Any]]) -> None:
     """manifest.jsonl, as `read_utterances` reads it: one utterance to a line."""
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_atomically(folder / "manifest.jsonl", lines.encode())
+    write_json_lines(folder / "manifest.jsonl", rows)

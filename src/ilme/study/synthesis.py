@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_path
 from ilme.study.shards import list_shards, read_samples, to_int16, write_shard
 
 if TYPE_CHECKING:
@@ -196,6 +197,5 @@ def write_opus(path: Path, samples: NDArray[np.float32], level: float) -> None:
 def _write(path: Path, samples: NDArray[np.float32], **how: Any) -> None:
     import soundfile
 
-    partial = path.with_name(f".{path.name}")
-    soundfile.write(partial, samples, RATE, **how)
-    partial.replace(path)
+    with atomic_path(path, sync=False) as partial:
+        soundfile.write(partial, samples, RATE, **how)

@@ -15,6 +15,7 @@ from typing import IO, Any
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import spoken
 from ilme.errors import BadInputError
+from ilme.runtime.files import write_text
 from ilme.study.config import PARTS, DomainText, StudyConfig
 from ilme.study.runner import Stage, Study, file_digest, used_fields
 
@@ -73,7 +74,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def count_words(texts: Sequence[str]) -> int:

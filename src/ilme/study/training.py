@@ -15,7 +15,7 @@ from ilme import models
 from ilme.errors import BadInputError
 from ilme.models.checkpoint import read_header
 from ilme.runtime.configs import changed_config
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json_lines
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError, file_digest, used_fields
@@ -105,7 +105,7 @@ def keep_earlier_journal(folder: Path, kind: str, plan: NetworkPlan) -> None:
     """earlier.jsonl in the folder of a network that goes on from one of its kind: the journals of all runs before."""
     if plan.starts_from and _is_kind(Path(plan.starts_from), kind):
         rows = whole_journal(Path(plan.starts_from).parent)
-        write_atomically(folder / EARLIER, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        write_json_lines(folder / EARLIER, rows)
 
 
 def whole_journal(folder: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ilme.runtime.files import write_json_lines
+
 __all__ = ["Journal", "draw_curves", "read_metrics"]
 
 
@@ -53,7 +55,7 @@ class Journal:
             return
         out.mkdir(parents=True, exist_ok=True)
         rows = [row for row in read_metrics(self.path) if row["step"] <= first_step]
-        self.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_json_lines(self.path, rows)
         self._file = self.path.open("a")
         self._first = first_step
         if tensorboard:

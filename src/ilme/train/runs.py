@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -22,7 +21,7 @@ from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import BadInputError
 from ilme.models.checkpoint import load_model, save_model
 from ilme.runtime.configs import changed_config, config_to_json
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json
 from ilme.tokens import Tokens, check_same_vocabulary
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.monitor import internal_lm_perplexity
@@ -251,4 +250,4 @@ def _counts(text: TokenFile, inventory: Tokens) -> torch.Tensor:
 def _write_config(out: Path, fabric: Any, **parts: Any) -> None:
     """Everything that decided this run, beside its results."""
     if fabric.is_global_zero:
-        write_atomically(out / "config.json", json.dumps(parts, indent=1).encode())
+        write_json(out / "config.json", parts)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from ilme.errors import CheckpointError
 from ilme.models.checkpoint import read_tensors, write_tensors
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import replace_folder, write_json
 
 __all__ = ["Progress", "Snapshots", "not_finite", "optimiser_tensors", "restore_optimiser"]
 
@@ -88,22 +87,15 @@ class Snapshots:
         Raises CheckpointError if it cannot be written; the ones that are there stay as they are.
         """
         final = self.folder / f"step-{progress.step:08d}"
-        partial = self.folder / f".partial-{final.name}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._remove_partial()
-            partial.mkdir()
-            for name, tensors in files.items():
-                write_tensors(partial / f"{name}.safetensors", tensors, {})
-            sizes = {path.name: path.stat().st_size for path in partial.iterdir()}
-            state = {"version": VERSION, "progress": asdict(progress), "files": sizes, **about}
-            write_atomically(partial / "state.json", json.dumps(state, indent=1).encode())
-            if final.exists():
-                shutil.rmtree(final)
-            partial.rename(final)
-            _sync_folder(self.folder)
+            with replace_folder(final) as folder:
+                for name, tensors in files.items():
+                    write_tensors(folder / f"{name}.safetensors", tensors, {})
+                sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+                state = {"version": VERSION, "progress": asdict(progress), "files": sizes, **about}
+                write_json(folder / "state.json", state)
         except (OSError, CheckpointError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(self._failure(progress.step, error)) from error
         for path in self.all()[: -self.keep]:
             if path.name != f"step-{progress.best_step:08d}":
@@ -119,7 +111,8 @@ class Snapshots:
         return f"checkpoint of step {step} could not be written ({why}); {kept}"
 
     def _remove_partial(self) -> None:
-        for path in self.folder.glob(".partial-*"):
+        """What a kill in the middle of a write left."""
+        for path in self.folder.glob(".*.partial"):
             shutil.rmtree(path)
 
     def load(self, path: Path) -> tuple[Progress, dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -190,11 +183,3 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, names: dict[int, str], t
             if fused and "step" in on_device:
                 on_device["step"] = on_device["step"].to(parameter.device)
             optimiser.state[parameter] = on_device
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
