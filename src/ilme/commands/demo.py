@@ -63,6 +63,6 @@ def demo(
         say(rich_table(table))
     for found in examples(results):
         lines = (f"said  {found.reference}", f"SF    {found.fused}", f"ILME  {found.ilme}")
-        say("\n  ".join((f"{found.model}  {found.id}", *lines)))
+        print("\n  ".join((f"{found.model}  {found.id}", *lines)))
     seconds = time.perf_counter() - began
-    say(f"{out / 'report.html'}, {out / 'results.json'}: {len(results.references)} utterances in {seconds:.0f} s")
+    print(f"{out / 'report.html'}, {out / 'results.json'}: {len(results.references)} utterances in {seconds:.0f} s")

@@ -26,7 +26,7 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
     from ilme.data.tokenize import text_lines
     from ilme.errors import BadInputError, UsageError
     from ilme.lm.mixing import Mixture, best_weights, token_scores, write_mixture
-    from ilme.recogniser.loading import find_tokenizer, load_scorer
+    from ilme.recogniser.loading import find_tokenizer, load_lm
 
     if out.suffix != ".json":
         raise UsageError(f"a mixture is a .json file that names its LMs; got {out}")
@@ -40,7 +40,7 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
     ids = [reader.encode(line) for line in text_lines(text)]
     if not ids:
         raise BadInputError(f"there is no text in {', '.join(text)}")
-    scores = [token_scores(load_scorer(lm, reader.tokens), ids) for lm in lms]
+    scores = [token_scores(load_lm(lm, reader.tokens), ids) for lm in lms]
     weights, together = best_weights(torch.stack(scores))
     write_mixture(out, Mixture(tuple(map(Path, lms)), weights))
     width = max(len(str(name)) for name in (*lms, out))

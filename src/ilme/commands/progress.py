@@ -85,6 +85,7 @@ def _lines(name: str, began: float, every: float = 30.0) -> Update:
 
 
 def say(thing: Any) -> None:
+    """Prints a table or the like as wide as the terminal."""
     from rich.console import Console
 
     Console().print(thing, highlight=False)
