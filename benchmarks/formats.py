@@ -23,7 +23,7 @@ from benchmarks.timing import command, commit, machine, own_cpu_seconds
 from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
-from ilme.models.packed import Format, pack, twin
+from ilme.models.packed import Format, pack, packed_copy
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
@@ -106,7 +106,7 @@ def repack(recogniser: Recogniser, name: str, subtracted: TokenScorer | None) ->
     recogniser.subtracted = subtracted
     if name == ROUNDED and getattr(subtracted, "host", None) is recogniser.model:
         recogniser.subtracted = copy.copy(subtracted)
-        recogniser.subtracted.host = twin(recogniser.model, "int8")
+        recogniser.subtracted.host = packed_copy(recogniser.model, "int8")
 
 
 class RankedAgain(Recogniser):
@@ -114,7 +114,7 @@ class RankedAgain(Recogniser):
 
     def __init__(self, other: Recogniser) -> None:
         vars(self).update(vars(other))
-        self.finer = twin(other.model, "int8", linear="float32")
+        self.finer = packed_copy(other.model, "int8", linear="float32")
 
     def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
         return ExactRanking(self.finer, weights)(super().search(encoded, weights, beam), encoded)

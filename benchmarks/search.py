@@ -35,7 +35,7 @@ from benchmarks.timing import command, commit, fastest, forget_peak, machine, ow
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.models.packed import pack, twin
+from ilme.models.packed import pack, packed_copy
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.rerank import ExactRanking
 from ilme.search.transducer import TransducerOptions, TransducerSearch
@@ -53,7 +53,7 @@ METHODS = {
 }
 EQUAL = "ILME at SF's hypotheses"
 WEIGHTS = {**METHODS, EQUAL: FusionWeights(lm=LM_WEIGHT, subtracted=1e-9)}
-ROUNDED = "ilme, internal LM int8"  # a float32 search whose internal LM is an int8 twin
+ROUNDED = "ilme, internal LM int8"  # a float32 search whose internal LM is an int8 copy
 AGAIN = "ranked again"  # the best of an int8 search are scored once more, by float32 layers (ilme.search.rerank)
 PEERS = {  # script: (option, task, methods)
     "torchaudio_rnnt": ("torchaudio", "RNN-T", ("no LM",)),
@@ -112,7 +112,7 @@ class Bench:
         if task == "RNN-T":
             internal = TransducerInternalLM(self.work.rnnt)
         else:
-            internal = AttentionInternalLM(twin(self.work.aed, "int8") if system == ROUNDED else self.work.aed)
+            internal = AttentionInternalLM(packed_copy(self.work.aed, "int8") if system == ROUNDED else self.work.aed)
         return Fusion(self.work.lm, internal, WEIGHTS[method])
 
     def search(self, task: str, method: str, beam: int, gate: float = 0.0, system: str = "ilme"):
@@ -122,7 +122,7 @@ class Bench:
             transducer = TransducerSearch(work.rnnt, fusion, TransducerOptions(beam=beam, blank_gate=gate))
             ranking = None
             if AGAIN in system:
-                ranking = ExactRanking(twin(work.rnnt, "int8", linear="float32"), fusion.weights)
+                ranking = ExactRanking(packed_copy(work.rnnt, "int8", linear="float32"), fusion.weights)
 
             def transduce(B: int, T: int, first: int = 0):
                 encoded = work.acoustics[first : first + B, :T], torch.full((B,), T)

@@ -17,7 +17,7 @@ from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
-from ilme.models.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_product, twin
+from ilme.models.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_copy, packed_product
 from ilme.models.rnnt import RNNT, RNNTConfig
 from ilme.testing import numbered_tokens
 
@@ -198,7 +198,7 @@ def tiny_aed():
 def test_a_twin_shares_parameters_and_leaves_its_host_alone():
     available("int8")
     aed = pack(tiny_aed())
-    second = twin(aed, "int8")
+    second = packed_copy(aed, "int8")
     assert aed.rnn.format == "float32" and second.rnn.format == second.output.format == "int8"
     assert [id(p) for p in second.parameters()] == [id(p) for p in aed.parameters()]
     assert list(second.state_dict()) == list(aed.state_dict())
@@ -209,7 +209,7 @@ def test_a_twin_takes_the_labels_products_from_its_host():
     available("int8")
     plain = tiny_aed()
     aed = pack(copy.deepcopy(plain))
-    second, asked = twin(aed, "int8"), []
+    second, asked = packed_copy(aed, "int8"), []
     read = second.rnn.read.product
     second.rnn.read.product = lambda x: asked.append(len(x)) or read(x)
     labels = torch.tensor([3, 7, 3, 9, 11, 3, 2, 1, 5])
@@ -229,7 +229,7 @@ def test_a_twin_takes_the_labels_products_from_its_host():
 def test_new_weights_reach_the_host_and_its_twin():
     available("int8")
     aed, other = pack(tiny_aed()), tiny_aed()
-    second = twin(aed, "int8")
+    second = packed_copy(aed, "int8")
     AttentionInternalLM(second).start(2)
     for parameter in other.parameters():
         parameter.mul_(1.5)

@@ -18,7 +18,7 @@ import pytest
 from ilme.cli import main
 from ilme.data import domains as module
 from ilme.data import registries, works
-from ilme.data.domains import DOMAINS, Domain, DomainOptions, build_domain
+from ilme.data.domains import DOMAINS, DomainOptions, TextDomain, build_domain
 from ilme.data.registries import Package, fetch, members
 from ilme.errors import BadInputError
 
@@ -252,7 +252,7 @@ def test_a_changed_package_and_bad_options_are_errors(tmp_path, monkeypatch):
 
 def test_held_out_patterns_are_disjoint():
     assert {"speeches", "novels"} <= set(DOMAINS)
-    domain: Domain = DOMAINS["novels"]
+    domain: TextDomain = DOMAINS["novels"]
     assert [domain.part(works.Work(n, ())) for n in ("Emma", "Persuasion", "Northanger Abbey")] == [
         "train",
         "dev",

@@ -13,7 +13,7 @@ from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
 from ilme.models.packed import pack
-from ilme.models.rows import FEW, distinct_rows, families
+from ilme.models.rows import FEW, distinct_rows, group_equal_rows
 from ilme.testing import numbered_tokens
 
 
@@ -45,7 +45,7 @@ def test_rows_are_equal_only_where_every_part_is():
 @pytest.mark.parametrize("parents", [[0, 1, 0, 2, 2, 0, 3, 1, 3], list(range(9)), [0, 0, 1]])
 def test_families_hold_every_row_once_beside_its_equals(parents):
     rows = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))[parents]
-    distinct, members = families(rows)
+    distinct, members = group_equal_rows(rows)
     assert sorted(i for family in members for i in family) == list(range(len(rows)))
     for row, family in zip(distinct, members, strict=True):
         assert torch.equal(rows[family], row.expand(len(family), -1))

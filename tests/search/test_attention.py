@@ -12,7 +12,7 @@ from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
-from ilme.models.packed import pack, twin
+from ilme.models.packed import pack, packed_copy
 from ilme.search.attention import AttentionOptions, AttentionSearch, best_pairs
 from ilme.testing import numbered_tokens
 from tests import oracle
@@ -188,7 +188,7 @@ def test_an_internal_lm_of_fewer_bits_finds_nearly_the_same(seed):
     weights, options = FusionWeights(0.0, 0.3), AttentionOptions(beam=12, max_length=9)  # wide: it is not the search
     exact = AttentionSearch(model, Fusion(None, AttentionInternalLM(model), weights), options)(memory)
     try:
-        rounded = AttentionInternalLM(twin(pack(model), "int8"))
+        rounded = AttentionInternalLM(packed_copy(pack(model), "int8"))
     except IlmeError as error:
         pytest.skip(str(error))
     found = AttentionSearch(model, Fusion(None, rounded, weights), options)(memory)

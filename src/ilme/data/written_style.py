@@ -1,12 +1,11 @@
 """Domain text in the model's own written style.
 
-An LM helps a model only if it expects the spelling that the model writes. Whisper writes case and
-punctuation, but no quotation marks, colons or dashes (they are suppressed). So before an LM is trained,
+An LM helps a model only if it expects the spelling that the model writes. Whisper writes case and punctuation, but no
+quotation marks, colons or dashes (they are suppressed). So before an LM is trained,
 
     clean      turns marks that the model never writes into ones that it does, or into nothing;
-    sentences  cuts running text into sentences, and `group` joins neighbours into lines as long as
-    utterances; recase     gives text without case and punctuation the case and the final mark that the model
-    would write.
+    sentences  cuts running text into sentences, and `group` joins neighbours into lines as long as utterances;
+    recase     gives text without case and punctuation the case and the final mark that the model would write.
 
 `needs_recasing` tells whether the last step is needed.
 """
@@ -25,7 +24,7 @@ from ilme.data.sentences import guess_layout, paragraphs, split_sentences
 from ilme.data.textfiles import expand, sources
 from ilme.errors import BadInputError
 
-__all__ = ["DomainText", "clean", "domain_lines", "group", "names_of", "needs_recasing", "recase"]
+__all__ = ["PreparedText", "clean", "domain_lines", "group", "names_of", "needs_recasing", "recase"]
 
 # What becomes of a mark that the model does not write; a mark that is not named here becomes a space.
 SUBSTITUTES = {";": ",", ":": ",", "—": ", ", "–": ", ", "--": ", ", "…": "...", "’": "'", "‘": "'", "&": " and "}
@@ -126,7 +125,7 @@ def names_of(lines: Iterable[str], encode: Callable[[str], list[int]]) -> set[st
 
 
 @dataclass(frozen=True)
-class DomainText:
+class PreparedText:
     """Lines for an LM, and what was done to get them.
 
     Attributes:
@@ -154,7 +153,7 @@ def domain_lines(
     words: float = 9.0,
     overlap: int = 8,
     seed: int = 0,
-) -> DomainText:
+) -> PreparedText:
     """Reads text files and returns lines in the model's written style.
 
     Args:
@@ -189,7 +188,7 @@ def domain_lines(
     if recased:
         names = names_of(lines, encode) if encode is not None else set()
         lines = [recase(line, names) for line in lines]
-    return DomainText(lines, sum(len(line.split()) for line in lines), excluded, recased, tuple(problems))
+    return PreparedText(lines, sum(len(line.split()) for line in lines), excluded, recased, tuple(problems))
 
 
 def _runs(sentences: list[str], exclusion: Exclusion) -> Iterator[list[str] | None]:

@@ -4,8 +4,7 @@
     TextScorer      a model with a tokenizer of its own: it scores the texts of an n-best list afterwards
 
 A text LM cannot take part in a search over other tokens, since a prefix of labels is no prefix of its own tokens. It
-can
-only choose among hypotheses that were found without it: worth it when it is far stronger than any LM over the
+can only choose among hypotheses that were found without it: worth it when it is far stronger than any LM over the
 recogniser's tokens, and when the n-best lists are deep.
 """
 

@@ -12,7 +12,7 @@ from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.energies import location_energies
 from ilme.models.lstm import LSTMStack
-from ilme.models.rows import families
+from ilme.models.rows import group_equal_rows
 from ilme.runtime.cuda import kernels_run_on
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
@@ -261,7 +261,7 @@ class LocationAttention(nn.Module):
         unasked, z, out = keys.new_empty(T, A), keys.new_empty(T, A), keys.new_empty(B * K, T)
         queries = (2 * query).view(B * K, A)
         for b in range(B):
-            looked, siblings = families(previous[b * K : (b + 1) * K])
+            looked, siblings = group_equal_rows(previous[b * K : (b + 1) * K])
             moved = None if self.filters is None else self.filters(looked[:, None]).transpose(1, 2)
             for parent, children in enumerate(siblings):
                 # 2 (W_k h_enc + W_f (F ∗ a))

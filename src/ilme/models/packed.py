@@ -32,8 +32,8 @@ __all__ = [
     "PackingError",
     "is_packed",
     "pack",
+    "packed_copy",
     "packed_product",
-    "twin",
     "worth_packing",
 ]
 
@@ -73,12 +73,12 @@ def pack(module: Network, format: Format = "float32", linear: Format | None = No
     return module
 
 
-def twin(module: Network, format: Format = "int8", linear: Format | None = None) -> Network:
+def packed_copy(module: Network, format: Format = "int8", linear: Format | None = None) -> Network:
     """A second module on the same parameters, packed in a format of its own; `module` stays as it is.
 
-    For an internal LM beside its packed host: in `internal_lm(twin(aed, "int8"))` the rounding is that of one component
-    whose weight is small, the products take a third of float32's time, and what the labels bring to the first layer
-    is taken from the host, if that is in float32 and has just computed it.
+    For an internal LM beside its packed host: in `internal_lm(packed_copy(aed, "int8"))` the rounding is that of one
+    component whose weight is small, the products take a third of float32's time, and what the labels bring to the first
+    layer is taken from the host, if that is in float32 and has just computed it.
     """
     shared: dict[int, Any] = {id(p): p for p in module.parameters()}
     second = pack(copy.deepcopy(module, shared), format, linear)

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["distinct_rows", "families"]
+__all__ = ["distinct_rows", "group_equal_rows"]
 
 FEW = 8  # below this many rows nothing is gained by looking
 
@@ -33,15 +33,15 @@ def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
     return first, of
 
 
-def families(rows: Tensor) -> tuple[Tensor, list[list[int]]]:
+def group_equal_rows(rows: Tensor) -> tuple[Tensor, list[list[int]]]:
     """The distinct ones (m, …) among rows (n, …), and which of the n equal each of them."""
     found = distinct_rows(rows)
     if found is None:
         return rows, [[i] for i in range(len(rows))]
     first, of = found
     members: list[list[int]] = [[] for _ in range(len(first))]
-    for i, family in enumerate(of.tolist()):
-        members[family].append(i)
+    for i, group in enumerate(of.tolist()):
+        members[group].append(i)
     return rows.index_select(0, first), members
 
 

@@ -40,8 +40,8 @@ class ExactRanking:
     Scores of the first and of the others are then not comparable: rank what is read, not lists to tune weights on.
 
     Attributes:
-        model: The exact network, or a more exact one, such as `twin(rnnt, "int8", linear="float32")`: LSTMs in float32,
-            label by label for a few rows, wait for memory.
+        model: The exact network, or a more exact one, such as `packed_copy(rnnt, "int8", linear="float32")`: LSTMs in
+            float32, label by label for a few rows, wait for memory.
         weights: Those of the search.
         lm: The exact external LM; None keeps the search's scores of it.
         subtracted: The exact subtracted LM; None keeps the search's scores of it.

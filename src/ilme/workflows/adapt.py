@@ -21,7 +21,7 @@ import torch
 from ilme.adapters.hf import TransformerAED
 from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
 from ilme.data.utterances import Utterance
-from ilme.data.written_style import DomainText, domain_lines
+from ilme.data.written_style import PreparedText, domain_lines
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
@@ -220,7 +220,7 @@ def unwritable(model: TransformerAED) -> list[str]:
     return [p for p in pieces if len(p) == 1 and not p.isalnum() and p.isascii() and p not in "-'"]
 
 
-def _check_script(text: DomainText, tokens: int) -> None:
+def _check_script(text: PreparedText, tokens: int) -> None:
     """Text that needs a token for nearly every letter is in a script or language that the model does not write."""
     letters = sum(len(line) for line in text.lines)
     if tokens > 0.55 * letters:
