@@ -87,5 +87,10 @@ def test_text_and_a_json_file_must_be_named(capsys: pytest.CaptureFixture[str]) 
 def test_n_grams_alone_need_the_name_of_a_tokenizer(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("bpe.model", "lm.safetensors"):
         assert mix(made, "1.safetensors", "3.safetensors", tokenizer=name) == 0
+    assert main(["perplexity", str(made / "3.safetensors"), str(made / "text.txt")]) == 1
+    assert "--tokenizer" in capsys.readouterr().err
+    given = ["--tokenizer", str(made / "bpe.model")]
+    assert main(["perplexity", str(made / "3.safetensors"), str(made / "text.txt"), *given]) == 0
+    assert main(["perplexity", str(made / "bare.safetensors"), str(made / "text.txt"), *given]) == 0
     assert main(["text", "tokenize", str(made / "text.txt"), str(made / "bare.safetensors"), str(made / "x")]) == 1
     assert "no tokenizer" in capsys.readouterr().err

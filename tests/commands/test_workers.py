@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_starts_itself_under_torchrun(started: list[list[str]], monkeypatch: pyt
     monkeypatch.setattr(sys, "argv", ["ilme", "tune", "a", "--workers", "3"])
     assert share_among(3) is True
     (command,) = started
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[:3] == [sys.executable, "-m", "ilme.commands.workers"]
     assert "--nproc-per-node=3" in command and command[-6:] == ["-m", "ilme.cli", "tune", "a", "--workers", "3"]
 
 
@@ -67,3 +68,15 @@ def test_what_ends_a_command_ends_its_launcher(stop: type[BaseException], monkey
         workers._run([sys.executable, "-c", f"import time; time.sleep({60})"], dict(os.environ))
     (process,) = launched
     assert process.poll() == -15
+
+
+@pytest.mark.slow
+def test_two_workers_share_a_command(tmp_path: Path) -> None:
+    """They fail as the command would alone, each with its line, and torchrun adds nothing."""
+    nothing = str(tmp_path / "none")
+    command = [sys.executable, "-m", "ilme.cli", "evaluate", nothing, nothing, str(tmp_path), "--workers", "2"]
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    *told, last = done.stderr.splitlines()
+    assert done.returncode == 1 and "a worker ended with status 1" in last
+    assert told and all(line.startswith("ilme evaluate: ") for line in told)

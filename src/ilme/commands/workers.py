@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from ilme.errors import BadInputError, UsageError
 
@@ -17,7 +19,7 @@ def share_among(workers: int) -> bool:
         raise UsageError(f"--workers must be at least 1, got {workers}")
     if workers == 1 or "RANK" in os.environ:
         return False
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    launcher = ["-m", "ilme.commands.workers", "--standalone", f"--nproc-per-node={workers}"]
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)), **os.environ}
     code = _run([sys.executable, *launcher, "-m", "ilme.cli", *sys.argv[1:]], environment)
     if code:
@@ -38,3 +40,23 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
             launched.terminate()
             launched.wait()
             raise
+
+
+def _launch(arguments: Sequence[str]) -> int:
+    """torchrun without its traces and its log: a worker that fails says itself why."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        main(list(arguments))
+        return 0
+    except SignalException as stop:
+        return 128 + stop.sigval
+    except ChildFailedError as error:
+        return abs(error.get_first_failure()[1].exitcode)
+
+
+if __name__ == "__main__":
+    sys.exit(_launch(sys.argv[1:]))
