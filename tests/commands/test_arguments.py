@@ -119,6 +119,7 @@ def test_missing_and_spare_values_are_named() -> None:
     assert mistake("a") == f"FIRST must be given; {usage}"
     assert mistake("--first", "a", "--second", "b", "--", "c") == f"'c' belongs to no option; {usage}"
     assert mistake("a", "b", "--size") == mistake("a", "b", "--size", "--flag") == "--size needs a value"
+    assert mistake("a", "b", "--text", "--flag") == "--text needs at least one value"
 
 
 def test_values_of_a_wrong_type_are_named() -> None:

@@ -69,14 +69,10 @@ def plain_arguments(name: str, command: Command, words: Sequence[str]) -> list[s
             continue
         option = _find(key, word, command)
         if option is not None and option.is_list and not (equals and value.startswith("[")):
-            lists.setdefault(key, []).extend([value] if equals else _take_values(left))
+            lists.setdefault(key, []).extend([value] if equals else _take_values(key, left))
             continue
-        if not equals and option is not None and option.is_flag:
-            value = left.popleft() if left and left[0] in ("true", "false") else "true"
-        elif not equals:
-            if not left or left[0].startswith("--"):
-                raise UsageError(f"--{key} needs a value")
-            value = left.popleft()
+        if not equals:
+            value = _take_value(key, option, left)
         (files if key == "config" else named).append(f"--{key}={value}")
     given = {*lists, *(word[2:].partition("=")[0] for word in named)}
     free = [option for option in command.positional if option.name not in given]
@@ -117,11 +113,22 @@ def _find(key: str, word: str, command: Command) -> Option | None:
     raise UsageError(f"there is no option {shown}{did_you_mean(key, options, '--') or '; --help-all lists them'}")
 
 
-def _take_values(left: deque[str]) -> list[str]:
+def _take_value(key: str, option: Option | None, left: deque[str]) -> str:
+    """The next word, as the value of an option; a flag needs none."""
+    if option is not None and option.is_flag:
+        return left.popleft() if left and left[0] in ("true", "false") else "true"
+    if not left or left[0].startswith("--"):
+        raise UsageError(f"--{key} needs a value")
+    return left.popleft()
+
+
+def _take_values(key: str, left: deque[str]) -> list[str]:
     """The values of a list: every word up to the next option."""
     values = []
     while left and left[0] != "--" and not _names_option(left[0]):
         values.append(left.popleft())
+    if not values:
+        raise UsageError(f"--{key} needs at least one value")
     return values
 
 
