@@ -18,7 +18,10 @@ from ilme.errors import IlmeError, UsageError
 JOBS: dict[str, dict[str, tuple[str, str]]] = {
     "adapt and use": {
         "adapt": ("ilme.commands.adapt:adapt", "make an existing model good at a domain, from text alone"),
-        "transcribe": ("ilme.commands.transcribe:transcribe", "audio files to text, with an adapted domain"),
+        "transcribe": (
+            "ilme.commands.transcribe:transcribe",
+            "audio files to text, with an adapted domain or a model as it is",
+        ),
         "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
     },
     "measure": {
@@ -54,9 +57,9 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
     "the paper's experiment": {
         "study": ("ilme.commands.study:study", "the paper's experiment, from text to tables, stage by stage"),
         "study status": ("ilme.commands.study:status", "which stages of a study are done"),
-        "study gather": ("ilme.commands.study:gather", "what a study on recordings reads, as files that travel"),
-        "study pack": ("ilme.commands.study:pack", "finished stages as a few files that travel"),
-        "study bundle": ("ilme.commands.study:bundle", "build the embedded default from a study's outputs"),
+        "study gather": ("ilme.commands.study:gather", "what a study on recordings reads, packed into a few files"),
+        "study pack": ("ilme.commands.study:pack", "finished stages, packed into a few files"),
+        "study bundle": ("ilme.commands.study:bundle", "the models and recordings of `ilme demo`, from a study"),
         "study unpack": ("ilme.commands.study:unpack", "put packed stages into a study's folder"),
     },
 }
@@ -72,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = dispatch(list(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
             return status
-    except SystemExit as stop:  # a signal's, and the parser's after --print_config
+    except SystemExit as stop:  # SIGTERM
         return stop.code if isinstance(stop.code, int) else FAILED
     except BrokenPipeError:  # `ilme … | head`
         reader_left()
@@ -119,7 +122,11 @@ def run(name: str, function: Callable[..., Any], args: list[str]) -> int:
     if {"-h", "--help", "--help-all"} & set(args):
         print(command_help(name, function, every="--help-all" in args))
         return 0
-    result = function(**parse_arguments(name, function, args))
+    try:
+        values = parse_arguments(name, function, args)
+    except SystemExit:  # after --print_config
+        return 0
+    result = function(**values)
     return result if isinstance(result, int) else 0
 
 

@@ -79,7 +79,7 @@ def pack(
     only: list[str] | None = None,
     change: list[str] | None = None,
 ) -> None:
-    """Write the finished stages as a few files that travel; weights as float16, without the training speech.
+    """Pack the finished stages into a few files; weights as float16, without the training speech.
 
     Example:
         ilme study pack configs/study/small.yaml out/packed
