@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ilme import models
-from ilme.losses.aed import aed_loss, decoder_outputs
+from ilme.losses.aed import _Loop, aed_loss, decoder_outputs
 from ilme.losses.ctc import ctc_loss
 from ilme.models.aed import AED
 from ilme.models.energies import location_energies
@@ -48,6 +48,19 @@ def test_decoder_outputs_are_the_models_own_with_gradients() -> None:
     leaves = [p for p in model.parameters() if p.requires_grad]
     grads = [torch.autograd.grad((x * weights).sum(), leaves) for x in (model.output(found), wanted)]
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("filters", [0, 5])
+def test_the_loss_attends_as_the_network_does(filters: int) -> None:
+    torch.manual_seed(0)
+    config = network_config("aed", "tiny", {"filters": filters, "encoder": {"features": 12}})
+    model: AED = models.build("aed", config, numbered_tokens(9, "attention"))
+    memory = model.encode(torch.randn(2, 50, 12), torch.tensor([50, 31]))
+    previous, h = torch.rand_like(memory[2]).softmax(-1), torch.randn(2, config.decoder_hidden)
+    found = _Loop(model, memory, torch.float32).attend(previous, h)
+    assert all(torch.equal(a, b) for a, b in zip(found, model.attend(previous, memory, h), strict=True))
+    with torch.no_grad():  # a search on a CPU has its own, faster sums
+        torch.testing.assert_close(model.attend(previous, memory, h), found)
 
 
 def test_recomputing_changes_no_gradient() -> None:

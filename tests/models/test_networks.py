@@ -118,11 +118,11 @@ def test_a_pace_needs_filters_that_look_so_far_back():
 def test_a_search_attends_to_a_few_utterances_at_a_time(filters, monkeypatch):
     config = AEDConfig(EncoderConfig(features=6, hidden=5, layers=1), attention=4, filters=filters, width=3)
     attend = AED(config, numbered_tokens(5, "attention")).attend
-    keys, query = torch.randn(5, 7, 4), torch.randn(5, 2, 4)
-    moved = torch.randn(5, 2, 7, filters) if filters else None
-    at_once = attend._energies(keys, query, moved)
+    keys, query, previous = torch.randn(5, 7, 4), torch.randn(10, 4), torch.rand(10, 7)
+    at_once = attend._energies(keys, query, previous)
     monkeypatch.setattr("ilme.models.aed.LARGEST", 2 * 2 * 7 * 4)
-    torch.testing.assert_close(attend._energies(keys, query, moved), at_once)
+    torch.testing.assert_close(attend._energies(keys, query, previous), at_once)
+    torch.testing.assert_close(attend._energies_in_blocks(keys, query, previous), at_once)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
 from ilme.models.aed import AED, Memory
-from ilme.models.energies import location_energies
+from ilme.models.energies import attention_energies, weights_and_context
 from ilme.runtime.cuda import kernels_run_on
 
 __all__ = ["aed_loss", "decoder_outputs", "outputs_loss"]
@@ -134,18 +134,12 @@ class _Loop:
         return weights, context, new_hidden, new_cell
 
     def attend(self, previous: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention weights (B, T) in float32 and the context (B, E), for one sequence per utterance."""
+        """`LocationAttention` in the format of the loop: weights (B, T) in float32 and the context (B, E)."""
         query = nn.functional.linear(h, self.query)
-        if self.filters is None or self.location is None:
-            energy = torch.tanh(self.keys + query[:, None]) @ self.energy
-        else:
-            around = self.filters.shape[2] // 2
-            moved = nn.functional.conv1d(previous[:, None].to(self.dtype), self.filters, padding=around)
-            energy = location_energies(
-                self.keys, query, moved.transpose(1, 2), self.location, self.energy, fused=self.fused
-            )
-        weights = (energy + self.padding).softmax(-1)
-        return weights, torch.bmm(weights[:, None].to(self.dtype), self.values).squeeze(1)
+        energy = attention_energies(
+            self.keys, query, previous, self.filters, self.location, self.energy, fused=self.fused
+        )
+        return weights_and_context(energy, self.padding, self.values)
 
     @torch.no_grad()
     def draw(self, h: Tensor) -> Tensor:

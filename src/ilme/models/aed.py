@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
-from ilme.models.energies import location_energies
+from ilme.models.energies import attention_energies, weights_and_context
 from ilme.models.lstm import LSTMStack
 from ilme.models.rows import group_equal_rows
 from ilme.runtime.cuda import kernels_run_on
@@ -214,41 +214,34 @@ class LocationAttention(nn.Module):
     def forward(self, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
         """Previous weights (n, T), memory of B utterances, h_dec (n, hidden): weights (n, T), context (n, E)."""
         values, keys, padding, *back = memory
-        B, T, A = keys.shape
-        K = len(h) // B
-        query = self.query(h).view(B, K, A)
+        query = self.query(h)
         if not torch.is_grad_enabled() and keys.device.type == "cpu":
             energy = self._energies_in_blocks(keys, query, previous)
         else:
-            moved = None
-            if self.filters is not None:
-                moved = self.filters(previous[:, None]).transpose(1, 2).reshape(B, K, T, -1)
-            energy = self._energies(keys, query, moved)
-        energy = energy + padding[:, None]
+            energy = self._energies(keys, query, previous)
         if back:
-            energy = energy.masked_fill(_passed(previous.view(B, K, T), back[0]), -torch.inf)
-        weights = energy.softmax(-1)
-        return weights.view(B * K, T), (weights @ values).view(B * K, -1)
+            passed = _passed(previous.view(len(keys), -1, keys.shape[1]), back[0])
+            energy = energy.masked_fill(passed.view_as(energy), -torch.inf)
+        return weights_and_context(energy, padding, values)
 
-    def _energies(self, keys: Tensor, query: Tensor, moved: Tensor | None) -> Tensor:
-        """keys (B, T, A), query (B, K, A), moved (B, K, T, filters): energies (B, K, T).
+    def _energies(self, keys: Tensor, query: Tensor, previous: Tensor) -> Tensor:
+        """keys (B, T, A), query (n, A), previous (n, T): energies (n, T).
 
         Beams of many utterances would fill a GPU: a search stores no z where a kernel makes the energies, and elsewhere
         no more than LARGEST values at a time.
         """
-        (B, T, A), K = keys.shape, query.shape[1]
+        (B, T, A), K = keys.shape, len(query) // len(keys)
         searches = not torch.is_grad_enabled()
-        if searches and self.location is not None and moved is not None and kernels_run_on(keys.device):
-            W_f, v = self.location.weight, self.energy.weight[0]
-            return location_energies(keys, query.flatten(0, 1), moved.flatten(0, 1), W_f, v).view(B, K, T)
-        rows = max(1, LARGEST // (K * T * A)) if searches else B
-        if rows < B:
-            parts = [slice(b, b + rows) for b in range(0, B, rows)]
-            return torch.cat([self._energies(keys[b], query[b], None if moved is None else moved[b]) for b in parts])
-        z = keys[:, None] + query[:, :, None]  # (B, K, T, A)
-        if self.location is not None:
-            z = z + self.location(moved)
-        return self.energy(torch.tanh(z)).squeeze(-1)  # type: ignore[no-any-return]
+        F, W_f = (None if layer is None else layer.weight for layer in (self.filters, self.location))
+        v = self.energy.weight[0]
+        fused = searches and F is not None and kernels_run_on(keys.device)
+        at_once = max(1, LARGEST // (K * T * A)) if searches and not fused else B
+        parts = []
+        for b in range(0, B, at_once):
+            rows = slice(b * K, (b + at_once) * K)
+            part = keys[b : b + at_once], query[rows], previous[rows]
+            parts.append(attention_energies(*part, F, W_f, v, fused=fused))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _energies_in_blocks(self, keys: Tensor, query: Tensor, previous: Tensor) -> Tensor:
         """The same numbers, one sequence at a time: (T, A) stays in the processor's cache, (B, K, T, A) would not.
@@ -256,10 +249,10 @@ class LocationAttention(nn.Module):
         vᵀ tanh(z) = 2 vᵀ σ(2z) − Σ v: torch's vectorised sigmoid is several times faster than its tanh. Sequences with
         one parent looked at the same frames last, previous (n, T): what does not depend on the query is computed once.
         """
-        (B, T, A), K = keys.shape, query.shape[1]
+        (B, T, A), K = keys.shape, len(query) // len(keys)
         v = self.energy.weight[0]
         unasked, z, out = keys.new_empty(T, A), keys.new_empty(T, A), keys.new_empty(B * K, T)
-        queries = (2 * query).view(B * K, A)
+        queries = 2 * query
         for b in range(B):
             looked, siblings = group_equal_rows(previous[b * K : (b + 1) * K])
             moved = None if self.filters is None else self.filters(looked[:, None]).transpose(1, 2)
@@ -272,7 +265,7 @@ class LocationAttention(nn.Module):
                 for k in (b * K + child for child in children):
                     torch.add(unasked, queries[k], out=z)
                     torch.mv(z.sigmoid_(), v, out=out[k])
-        return out.view(B, K, T).mul_(2).sub_(v.sum())
+        return out.mul_(2).sub_(v.sum())
 
 
 def _passed(previous: Tensor, back: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
-"""Energies of location-aware additive attention, which are what an attention decoder's steps wait for.
+"""Location-aware additive attention, whose energies are what an attention decoder's steps wait for.
 
     energy(b, t) = Σ_a v_a tanh( K(b, t, a) + q(b, a) + Σ_f W_f(a, f) M(b, t, f) )          (Eq. 5)
+    a(b, t) = softmax_t energy(b, t),    c(b) = Σ_t a(b, t) h_enc(b, t)                      (Eq. 6)
 
-K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the
-step before. Written plainly, each label of the transcript stores two tensors of the size of K for the
-backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and makes the tanh again in
-the backward pass. In a search several sequences attend to each utterance, and the same kernel serves them all.
+K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the step before.
+The loss and the network's own steps both come here. Written plainly, each label of the transcript stores two tensors of
+the size of K for the backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and makes the tanh
+again in the backward pass. In a search several sequences attend to each utterance, and the same kernel serves them all.
 """
 
 from __future__ import annotations
@@ -14,18 +15,53 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ilme.runtime.cuda import kernels_run_on
 
-__all__ = ["location_energies"]
+__all__ = ["attention_energies", "location_energies", "weights_and_context"]
 
 FRAMES, UNITS, WARPS = 32, 64, 4
+
+
+def attention_energies(
+    keys: Tensor,
+    query: Tensor,
+    previous: Tensor,
+    filters: Tensor | None,
+    location: Tensor | None,
+    v: Tensor,
+    *,
+    fused: bool | None = None,
+) -> Tensor:
+    """Energies (n, T), in float32 at least.
+
+    Args:
+        keys: K (B, T, A).
+        query: q (n, A).
+        previous: Attention weights of the step before (n, T).
+        filters: What they are convolved with (F, 1, width), for M; None: the attention does not see where it was.
+        location: W_f (A, F).
+        v: (A,).
+        fused: As for `location_energies`.
+    """
+    if filters is None or location is None:
+        return _summed(_asked(keys, query), v)
+    around = filters.shape[2] // 2
+    moved = functional.conv1d(previous[:, None].to(keys.dtype), filters, padding=around).transpose(1, 2)
+    return location_energies(keys, query, moved, location, v, fused=fused)
+
+
+def weights_and_context(energy: Tensor, padding: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention weights (n, T) and contexts (n, E) from energies (n, T), padding (B, T) and values (B, T, E)."""
+    weights = (energy.view(len(values), -1, energy.shape[1]) + padding[:, None]).softmax(-1)  # (B, n / B, T)
+    return weights.view_as(energy), (weights.to(values.dtype) @ values).view(len(energy), -1)
 
 
 def location_energies(
     keys: Tensor, query: Tensor, moved: Tensor, location: Tensor, v: Tensor, *, fused: bool | None = None
 ) -> Tensor:
-    """Energies (n, T) in float32.
+    """Energies (n, T), in float32 at least.
 
     Args:
         keys: K (B, T, A).
@@ -41,9 +77,18 @@ def location_energies(
             keys, query, moved, location = (x.to(dtype) for x in (keys, query, moved, location))
         energies: Tensor = _FusedEnergies.apply(keys, query, moved, location, v)  # type: ignore[no-untyped-call]
         return energies
-    keys = keys if len(query) == len(keys) else keys.repeat_interleave(len(query) // len(keys), 0)
-    z = keys + query[:, None] + torch.nn.functional.linear(moved, location)
-    return torch.nn.functional.linear(torch.tanh(z), v[None]).squeeze(-1).to(_exact(keys))
+    asked = _asked(keys, query)
+    return _summed(asked + functional.linear(moved, location).view_as(asked), v)
+
+
+def _asked(keys: Tensor, query: Tensor) -> Tensor:
+    """K + q (B, n / B, T, A)."""
+    return keys[:, None] + query.view(len(keys), -1, 1, keys.shape[2])
+
+
+def _summed(z: Tensor, v: Tensor) -> Tensor:
+    """vᵀ tanh(z) (n, T) of z (B, n / B, T, A)."""
+    return functional.linear(torch.tanh(z), v[None]).view(-1, z.shape[2]).to(_exact(z))
 
 
 def _exact(x: Tensor) -> torch.dtype:
