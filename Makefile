@@ -3,6 +3,7 @@
 # make test    set up, then lint, types and every test
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
+# make docs    the site from docs/, into build/docs, links checked
 # make help    this list
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +15,7 @@ ROUNDS ?= 5
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup demo test fuzz lint types format bundle clean
+.PHONY: help setup demo test fuzz lint types format bundle docs clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -54,6 +55,11 @@ format: setup
 bundle: setup
 	$(BIN)/ilme study $(PLAN) --out $(STUDY) --only sets
 	$(BIN)/ilme study bundle $(STUDY)
+
+docs: setup
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/python docs/reference/build.py
+	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .hypothesis
