@@ -1,4 +1,4 @@
-"""Memory and time of `ilme.load(domain).transcribe` on a file of hours, beside a file of minutes.
+"""Memory and time of `ilme.load_domain(domain).transcribe` on a file of hours, beside a file of minutes.
 
 python -m benchmarks.long_audio --domain my-domain --speech librispeech-dev-clean --minutes 180 --spoken 20
 
@@ -89,7 +89,7 @@ def transcribe(args: argparse.Namespace) -> None:
     import ilme
 
     torch.set_num_threads(1)
-    recogniser = ilme.load(args.domain)
+    recogniser = ilme.load_domain(args.domain)
     loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
     transcript = recogniser.transcribe(args.file, batch=args.batch)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ilme.adapters.recognition import SEARCH, Recogniser, punctuation, search_options
 
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper_sets import (
@@ -42,8 +43,6 @@ from benchmarks.whisper_sets import (
 )
 from benchmarks.whisper_time import speed, throughput
 from ilme.adapters.hf import TransformerAED
-from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, punctuation, search_options
 from ilme.evaluation.metrics import Measurement, UtteranceErrors, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult, TuningStep
@@ -53,7 +52,7 @@ from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixture import MixtureScorer
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import load_scorer
+from ilme.recogniser.loading import load_lm, load_model
 from ilme.runtime.files import write_atomically
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
@@ -100,7 +99,7 @@ def main() -> None:
         return
     texts = Texts("whisper", args.workers) if args.what == "accuracy" else None  # before the device is touched
     torch.set_num_threads(args.threads)
-    model = load_attention_model(args.model, args.device)
+    model = load_model(args.model, args.device)
     lm = load_lm(args, model)
     if texts is not None:
         accuracy(args, model, lm, texts)
@@ -116,11 +115,11 @@ def main() -> None:
 def load_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | None:
     if not args.lm:
         return None
-    lm = load_scorer(args.lm, model.tokens, args.device)
+    lm = load_lm(args.lm, model.tokens, args.device)
     if isinstance(lm, torch.nn.Module):
         lm.eval().requires_grad_(False)
     if args.ngram:
-        other = load_scorer(args.ngram, model.tokens, args.device)
+        other = load_lm(args.ngram, model.tokens, args.device)
         lm = MixtureScorer([lm, other], [1 - args.ngram_weight, args.ngram_weight], kind="linear")
     return FoldedScorer(lm, Folds(model.tokens, model.device)) if args.fold else lm
 
@@ -236,7 +235,7 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
     )
     if args.ignore_punctuation:
         options = replace(options, repeat_ignores=punctuation(model.tokenizer))
-    recogniser = AdaptedRecogniser(model, options=options)
+    recogniser = Recogniser(model, options=options)
     batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="device")
     decoders = {}
     for split in args.splits:
@@ -253,7 +252,7 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
 def with_scorers(decoder: SearchDecoder, lm: TokenScorer | None, internal: TokenScorer | None) -> SearchDecoder:
     """The same encoded set with another recogniser."""
     old = decoder.recogniser
-    recogniser = AdaptedRecogniser(old.model, lm=lm, subtracted=internal, options=old.options)
+    recogniser = Recogniser(old.model, lm=lm, subtracted=internal, options=old.options)
     return SearchDecoder(recogniser, decoder.utterances, options=decoder.options).reuse(decoder)
 
 

@@ -24,7 +24,7 @@ import torch
 
 from ilme import models
 from ilme.data.tokenfile import TokenFile
-from ilme.models.checkpoint import load_model, save_model
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import LmObjective
@@ -101,7 +101,7 @@ def perplexity(model: LSTMLM, held: TokenFile, tokens: int) -> float:
 
 def pack(args: argparse.Namespace) -> None:
     """Each row r of a matrix as s_r and whole numbers q in −127 … 127, w ≈ s_r q; vectors as they are."""
-    model = load_model(args.out, expect="lm").model
+    model = load_checkpoint(args.out, expect="lm").model
     args.to.mkdir(parents=True, exist_ok=True)
     entries, data = [], bytearray()
     for name, value in unique_parameters(model).items():

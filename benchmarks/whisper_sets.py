@@ -24,7 +24,7 @@ from torch import Tensor
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import normaliser
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import Calibration, TransformerILM
+from ilme.ilm.transformer import Calibration, TransformerInternalLM
 from ilme.models.lstm_lm import LSTMLM
 from ilme.recogniser.decoder import SearchDecoder
 from ilme.recogniser.windows import cut_windows
@@ -115,7 +115,7 @@ class WholeSequences(SequenceScorer):
     @torch.inference_mode()
     def __call__(self, sequences: Iterable[tuple[int, ...]]) -> list[float]:
         asked = [tuple(s) for s in sequences]
-        if isinstance(self.scorer, LSTMLM | TransformerILM):
+        if isinstance(self.scorer, LSTMLM | TransformerInternalLM):
             new = sorted({s for s in asked if s not in self.known}, key=len)
             for low in range(0, len(new), 256):
                 part = new[low : low + 256]
@@ -123,7 +123,7 @@ class WholeSequences(SequenceScorer):
         return super().__call__(asked)
 
 
-def whole_scores(scorer: LSTMLM | TransformerILM, sequences: Sequence[tuple[int, ...]]) -> list[float]:
+def whole_scores(scorer: LSTMLM | TransformerInternalLM, sequences: Sequence[tuple[int, ...]]) -> list[float]:
     """log P(y) = Σ_u log P(y_u | y_{<u}) + log P(end | y) of each sequence."""
     labels, inside = (x.to(scorer.device) for x in padded_labels(sequences, scorer.tokens.eos or 0))
     step = max(1, ROWS // labels.shape[1])
@@ -144,7 +144,7 @@ def padded_labels(sequences: Sequence[tuple[int, ...]], eos: int) -> tuple[Tenso
     return labels, torch.arange(longest) < lengths[:, None]
 
 
-def label_scores(scorer: LSTMLM | TransformerILM, labels: Tensor) -> Tensor:
+def label_scores(scorer: LSTMLM | TransformerInternalLM, labels: Tensor) -> Tensor:
     """log P of each label after those before it (n, U)."""
     if isinstance(scorer, LSTMLM):
         read = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=scorer.sos)

@@ -14,11 +14,11 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from ilme.adapters.loading import load_attention_model
 from ilme.data.tokenfile import write_tokens
 from ilme.data.utterances import read_utterances
 from ilme.data.written_style import domain_lines
 from ilme.lm.case_folding import Folds
+from ilme.recogniser.loading import load_model
 from ilme.workflows.adapt import unwritable
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    model = load_attention_model(args.model)
+    model = load_model(args.model)
     evaluation = [u.text for path in args.exclude for u in read_utterances(path)]
     text = domain_lines(args.text, never=unwritable(model), evaluation=evaluation, seed=args.seed)
     lines = list(text.lines)

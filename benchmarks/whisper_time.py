@@ -16,10 +16,10 @@ import torch
 from benchmarks.timing import fastest
 from benchmarks.whisper_sets import in_memory, note, sample
 from ilme.adapters.hf import TransformerAED
-from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import WITHOUT_SPEECH, estimate
 from ilme.protocols import TokenScorer
+from ilme.recogniser.recogniser import Recogniser
 
 
 def speed(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def our_search(
     internal: TokenScorer | None,
 ) -> Callable[[list[Any]], list[str]]:
     """From the waveforms of a batch to their texts."""
-    recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=search_options(args.beam))
+    recogniser = Recogniser(model, lm=lm, subtracted=internal, options=search_options(args.beam))
     return lambda audio: [nbest[0].text for nbest in recogniser.search(recogniser.encode(audio), weights, args.beam)]
 
 

@@ -29,12 +29,13 @@ import torch
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper import changed, measured_row
 
-from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
 from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.domain import DomainRecogniser, load
+from ilme.recogniser.encoder_cache import EncoderCache
+from ilme.recogniser.recogniser import Recogniser
 from ilme.tuning.tuner import TuningOptions, tune
 
 SPEECH_SEEDS = {"dev": 1, "test": 2}  # other voices for other parts
@@ -138,7 +139,7 @@ def decoder(
     processes: Processes | None = None,
 ) -> SearchDecoder:
     """Dev or test with the scorers of BS and SF or of ILME; lists are kept in the work folder as they finish."""
-    recogniser = AdaptedRecogniser(
+    recogniser = Recogniser(
         adapted.model,
         lm=adapted.recogniser.lm,
         subtracted=adapted.recogniser.subtracted if name == "ILME" else None,

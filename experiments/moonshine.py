@@ -24,10 +24,8 @@ import numpy as np
 import torch
 from benchmarks.timing import command, commit, machine
 
-from ilme.adapters.loading import load_attention_model
 from ilme.adapters.moonshine import Moonshine
 from ilme.adapters.moonshine_onnx import convert
-from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
 from ilme.data.audio import Samples
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
@@ -36,7 +34,9 @@ from ilme.fusion import FusionWeights
 from ilme.ilm.transformer import Calibration, estimate
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import load_scorer
+from ilme.recogniser.encoder_cache import EncoderCache
+from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.recogniser import Recogniser
 
 WEIGHTS = Path("model/tiny/float")
 FILES = ("encoder_model.onnx", "decoder_model_merged.onnx")
@@ -57,7 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     if not args.model.exists():
         convert(*(args.package / WEIGHTS / name for name in FILES), args.package / "moonshine.min.js", args.model)
-    model = load_attention_model(str(args.model))
+    model = load_model(str(args.model))
     if not isinstance(model, Moonshine):
         raise SystemExit(f"{args.model} is no Moonshine model")
     everything = read_utterances(args.speech, split="tune")
@@ -145,7 +145,7 @@ def rehearse(args: argparse.Namespace, model: Moonshine, chosen: list[Utterance]
         print(name, json.dumps(rows[name], ensure_ascii=False), file=sys.stderr, flush=True)
 
     def decoded(weights: FusionWeights, lm: TokenScorer | None, internal: TokenScorer | None) -> dict[str, str]:
-        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=internal, options=options, cache=cache)
+        recogniser = Recogniser(model, lm=lm, subtracted=internal, options=options, cache=cache)
         lists = SearchDecoder(recogniser, chosen, options=batches).decode(weights, args.beam)
         return {name: nbest[0].text for name, nbest in lists.items()}
 
@@ -163,7 +163,7 @@ def rehearse(args: argparse.Namespace, model: Moonshine, chosen: list[Utterance]
     ]
     hidden = [model.hidden(*model.features([u.samples(16_000)]))[0][0] for u in others]
     calibration = Calibration(hidden, [()] * len(hidden))  # encoder outputs are enough for the mean
-    lm = load_scorer(args.lm, model.tokens, "cpu")
+    lm = load_lm(args.lm, model.tokens, "cpu")
     for item in args.systems:
         kind, added, removed = item.split(":")
         weights = FusionWeights(lm=float(added), subtracted=float(removed))

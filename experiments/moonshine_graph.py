@@ -23,15 +23,14 @@ import torch
 from benchmarks.timing import command, commit, machine
 
 from experiments.moonshine import FILES, WEIGHTS
-from ilme.adapters.loading import load_attention_model
 from ilme.adapters.onnx_attention import internal_lm, moonshine
-from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import estimate
+from ilme.ilm import internal_lm
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import load_scorer
+from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.recogniser import Recogniser
 from ilme.search.hypothesis import NBest
 
 BATCHES = DecodingOptions(batch_seconds=60, batch_size=4, cache="none")
@@ -54,9 +53,9 @@ def main() -> None:
     everything = read_utterances(args.speech, split="tune")
     utterances = random.Random(args.seed).sample(everything, args.count)
     graph = moonshine(*(args.package / WEIGHTS / name for name in FILES), args.package / "moonshine.min.js")
-    opened = load_attention_model(args.model)
+    opened = load_model(args.model)
     opened.pack()
-    lm = load_scorer(args.lm, opened.tokens, "cpu")
+    lm = load_lm(args.lm, opened.tokens, "cpu")
     fused = FusionWeights(lm=args.weights[0], subtracted=args.weights[1])
     hosts: dict[str, tuple[Any, Any]] = {
         "graph": (graph, internal_lm(args.internal, graph)),
@@ -67,7 +66,7 @@ def main() -> None:
         found: dict[str, dict[str, NBest]] = {}
         for name, (host, scorer) in hosts.items():
             scorers = {} if weights == FusionWeights() else {"lm": lm, "subtracted": scorer}
-            recogniser = AdaptedRecogniser(host, **scorers, options=search_options(args.beam))
+            recogniser = Recogniser(host, **scorers, options=search_options(args.beam))
             began = time.process_time()
             found[name] = SearchDecoder(recogniser, utterances, options=BATCHES).decode(weights, args.beam)
             rows[f"{system}, {name}"] = row(utterances, found[name]) | {

@@ -26,14 +26,14 @@ from ilme.evaluation.tuning_result import Method, TuningResult, TuningStep
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.perplexity import perplexity
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import Parts, describe, load_recogniser, load_scorer
+from ilme.recogniser.loading import Parts, describe, load_lm, load_recogniser
 from ilme.study.config import DecodingPlan, read_config
 from ilme.study.decoding import search_options
 from ilme.study.provenance import commit, versions
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
 from ilme.workflows.bundle import Unpacked, read_bundle
-from ilme.workflows.evaluate import Plan, evaluate_system
+from ilme.workflows.evaluate import Plan, evaluate_decoder
 
 PLAN = Path("configs/study/small.yaml")
 DECODING = DecodingOptions(batch_seconds=600.0, batch_size=16)
@@ -92,7 +92,7 @@ class OneSystem:
         texts = {i: nbest[0].text for i, nbest in lists.items()}
         dev_wer = measure({u.id: u.text for u in dev}, texts).total.rate
         task = Plan(self.model, self.method, self.plan.beam, "none", tuning, details=0)
-        system = evaluate_system(task, self.recogniser, self.decoder(test, "test"), test)
+        system = evaluate_decoder(task, self.recogniser, self.decoder(test, "test"), test)
         return replace(system, dev_wer=round(dev_wer, 4))
 
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> None:
         about = {"lm": Path(lm).name, "text": args.text, "words": args.words, "commit": commit(), **versions("cpu")}
         if lm:
             found = perplexity(
-                load_scorer(lm, one.recogniser.model.tokens), (u.text for u in dev), one.recogniser.tokenizer
+                load_lm(lm, one.recogniser.model.tokens), (u.text for u in dev), one.recogniser.tokenizer
             )
             if is_mixture(lm):
                 about["shares"] = [round(weight, 3) for weight in read_mixture(Path(lm)).weights]

@@ -23,17 +23,15 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.timing import command, commit, machine
+from ilme.adapters.recognition import SEARCH, EncoderCache, Recogniser, search_options
 
 from ilme.adapters.hf import TransformerAED
-from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser, EncoderCache, search_options
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import estimate
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import load_scorer
+from ilme.recogniser.loading import load_lm, load_model
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.tuning.error_surface import CandidateLists, as_vector, build_lists
@@ -57,7 +55,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model = load_attention_model(args.model)
+    model = load_model(args.model)
     model.pack()
     internals = {name: estimate(name, model) for name in args.internal}
     domains = [Domain.read(item, args, model, internals) for item in args.domain]
@@ -128,8 +126,8 @@ class Domain:
         found = read_utterances(Path(speech), split=split)
         chosen = random.Random(args.seed).sample(range(len(found)), min(int(count), len(found)))
         utterances = [found[i] for i in sorted(chosen)]
-        lm, cache = load_scorer(lm_file, model.tokens, "cpu"), EncoderCache()
-        recogniser = AdaptedRecogniser(model, options=search_options(args.beam), cache=cache)
+        lm, cache = load_lm(lm_file, model.tokens, "cpu"), EncoderCache()
+        recogniser = Recogniser(model, options=search_options(args.beam), cache=cache)
         decoded = SearchDecoder(recogniser, utterances, options=BATCHES).decode(FusionWeights(), args.beam)
         plain = measured(utterances, decoded)
         references = {u.id: u.text for u in utterances}
@@ -153,7 +151,7 @@ class Domain:
         }
 
     def searched(self, internal: TokenScorer, weights: FusionWeights, beam: int) -> dict[str, Any]:
-        recogniser = AdaptedRecogniser(
+        recogniser = Recogniser(
             self.model, lm=self.lm, subtracted=internal, options=search_options(beam), cache=self.cache
         )
         found = measured(

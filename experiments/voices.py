@@ -20,14 +20,14 @@ import torch
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper_sets import in_memory, joined, note, windowed
 
-from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.data.synth import SynthOptions, synthesise
 from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.significance import bootstrap_interval
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_model
+from ilme.recogniser.recogniser import Recogniser
 
 BATCH = 16  # utterances searched at once
 SHARES = {"espeak-ng": 0.0, "neural": 1.0}
@@ -43,9 +43,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model = load_attention_model(args.model)
+    model = load_model(args.model)
     model.pack()
-    recogniser = AdaptedRecogniser(model, options=search_options(1))
+    recogniser = Recogniser(model, options=search_options(1))
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
         text.write_text("".join(f"{line}\n" for line in sentences(args)), encoding="utf-8")

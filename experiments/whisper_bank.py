@@ -31,17 +31,17 @@ from benchmarks.timing import command, commit, machine
 from benchmarks.whisper import changed, measured_row, step_row
 
 from ilme.adapters.hf import TransformerAED
-from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, punctuation, search_options
 from ilme.data.audio import Samples
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import estimate
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.encoder_cache import EncoderCache
+from ilme.recogniser.loading import load_model
+from ilme.recogniser.recogniser import Recogniser, punctuation, search_options
 from ilme.runtime.state import State
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
@@ -108,7 +108,7 @@ def main() -> None:
     if args.merge:
         report |= merged(args)
     else:
-        model = load_attention_model(args.model, args.device)
+        model = load_model(args.model, args.device)
         if model.device.type == "cpu":
             model.pack()
         report |= Comparison(args, model).run()
@@ -265,7 +265,7 @@ class Comparison:
         }
 
     def decoder(self, split: str, lm: TokenScorer | None, internal: TokenScorer | None) -> SearchDecoder:
-        recogniser = AdaptedRecogniser(self.model, lm=lm, subtracted=internal, options=self.options, cache=self.cache)
+        recogniser = Recogniser(self.model, lm=lm, subtracted=internal, options=self.options, cache=self.cache)
         return SearchDecoder(recogniser, self.sets[split], options=DecodingOptions(batch_seconds=120, cache="none"))
 
     def system(self, name: str, method: Any, lm: TokenScorer | None, internal: TokenScorer | None) -> None:

@@ -26,13 +26,13 @@ import torch
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper_sets import in_memory, joined, note, windowed
 
-from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import AdaptedRecogniser, search_options
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_model
+from ilme.recogniser.recogniser import Recogniser
 
 
 def main() -> None:
@@ -66,9 +66,9 @@ def decode(args: argparse.Namespace, utterances: Sequence[Utterance]) -> None:
     """Appends the texts of what is not in the file yet."""
     torch.set_num_threads(args.threads)
     (file,) = args.work
-    model = load_attention_model(args.model)
+    model = load_model(args.model)
     model.pack()
-    recogniser = AdaptedRecogniser(model, options=search_options(args.beam))
+    recogniser = Recogniser(model, options=search_options(args.beam))
     batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="none")
     known = {row["id"] for row in rows(file)}
     left = [u for u in utterances if u.id not in known]

@@ -31,16 +31,15 @@ import torch
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper import encoded_sets, load_lm, with_scorers
 from benchmarks.whisper_sets import ListDecoder, Texts, calibration_of, label_scores, note, padded_labels
+from ilme.adapters.recognition import SEARCH
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ilme.adapters.hf import TransformerAED, attention
-from ilme.adapters.loading import load_attention_model
-from ilme.adapters.recognition import SEARCH
 from ilme.evaluation.metrics import Measurement, count_each, measure
 from ilme.evaluation.significance import paired_bootstrap
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import estimate
+from ilme.recogniser.loading import load_model
 
 Floats = NDArray[np.float64]
 LAMBDAS = np.round(np.arange(0.0, 0.81, 0.04), 3)
@@ -191,7 +190,7 @@ def main() -> None:
     args.no_lm_end, args.ignore_punctuation, args.device = False, False, "cpu"
     texts = Texts("whisper", 1)
     torch.set_num_threads(args.threads)
-    model = load_attention_model(args.model, args.device)
+    model = load_model(args.model, args.device)
     candidates = joined_lists(args, model, load_lm(args, model), texts)
     texts.close()
     report(args, candidates, marks_of(model))

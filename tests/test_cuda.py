@@ -9,7 +9,7 @@ import torch
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.attention import AttentionInternalLM
-from ilme.ilm.learned_vector import StandInOptions, learn_stand_in
+from ilme.ilm.learned_vector import LearnedVectorOptions, learn_vector
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
@@ -93,7 +93,7 @@ def test_bfloat16():
 @pytest.mark.parametrize("kind", ["rnnt", "aed"])
 def test_a_learned_internal_lm(kind):
     text = [[2, 3, 4, 5, 6], [2, 3, 4, 7], [5, 6, 2, 3, 4], [7, 2, 3]] * 6
-    options = StandInOptions(epochs=2, batch=8)
-    here, there = (learn_stand_in(tiny(kind).double().to(device), text, options) for device in ("cpu", "cuda"))
+    options = LearnedVectorOptions(epochs=2, batch=8)
+    here, there = (learn_vector(tiny(kind).double().to(device), text, options) for device in ("cpu", "cuda"))
     assert there.vector.is_cuda and there.scale == pytest.approx(here.scale, abs=1e-6)
     assert torch.allclose(there.vector.cpu(), here.vector, atol=1e-6)

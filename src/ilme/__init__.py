@@ -1,7 +1,7 @@
 """Make any end-to-end speech recogniser good at a new domain, from text alone.
 
     import ilme
-    recogniser = ilme.load("my-domain")              # a folder that `ilme adapt` wrote
+    recogniser = ilme.load_domain("my-domain")              # a folder that `ilme adapt` wrote
     print(recogniser.transcribe("call.wav").text)
 
 Names are imported when they are first used, so that `import ilme` costs nothing.
@@ -10,25 +10,73 @@ Names are imported when they are first used, so that `import ilme` costs nothing
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ilme.fusion import Fusion, FusionWeights
+    from ilme.ilm import internal_lm
+    from ilme.models.checkpoint import save_model
+    from ilme.recogniser.domain import load_domain
+    from ilme.recogniser.loading import load_lm, load_model
+    from ilme.recogniser.recogniser import Recogniser
+    from ilme.search.attention import AttentionOptions, AttentionSearch
+    from ilme.search.transducer import TransducerOptions, TransducerSearch
+    from ilme.workflows.adapt import adapt
+    from ilme.workflows.evaluate import evaluate
+    from ilme.workflows.transcribe import transcribe
+    from ilme.workflows.tune import tune
+
+    __version__: str
 
 _WHERE = {
     "AttentionOptions": "ilme.search.attention",
     "AttentionSearch": "ilme.search.attention",
     "Fusion": "ilme.fusion",
     "FusionWeights": "ilme.fusion",
+    "Recogniser": "ilme.recogniser.recogniser",
     "TransducerOptions": "ilme.search.transducer",
     "TransducerSearch": "ilme.search.transducer",
+    "adapt": "ilme.workflows.adapt",
+    "evaluate": "ilme.workflows.evaluate",
     "internal_lm": "ilme.ilm",
-    "load": "ilme.recogniser.domain",
-    "load_model": "ilme.models.checkpoint",
+    "load_domain": "ilme.recogniser.domain",
+    "load_lm": "ilme.recogniser.loading",
+    "load_model": "ilme.recogniser.loading",
     "save_model": "ilme.models.checkpoint",
+    "transcribe": "ilme.workflows.transcribe",
+    "tune": "ilme.workflows.tune",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = [
+    "AttentionOptions",
+    "AttentionSearch",
+    "Fusion",
+    "FusionWeights",
+    "Recogniser",
+    "TransducerOptions",
+    "TransducerSearch",
+    "__version__",
+    "adapt",
+    "evaluate",
+    "internal_lm",
+    "load_domain",
+    "load_lm",
+    "load_model",
+    "save_model",
+    "transcribe",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ilme")
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'ilme' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

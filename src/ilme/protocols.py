@@ -1,5 +1,13 @@
 """What a search needs of a model and of a language model. Implement one of these and everything else works.
 
+    Transducer        encode, start, predict, join
+    AttentionDecoder  encode, start, step, without_audio
+    TokenScorer       start, score, finish
+
+Four methods make a model: it then has an internal LM (`ilme.internal_lm`), a search and a tuner. A `SpeechModel` also
+says how audio becomes features and how labels become text. What further protocols declare is optional: a model that has
+it runs faster, or has one more option.
+
 Shapes: n label sequences, B utterances, T frames, V output units, D features, J the joint's dimension. A state is a
 nest of tensors with the sequence first (see `ilme.runtime.state`); all scores are natural logarithms. A network whose
 steps wait for nothing on the host may say `capturable = True`: a CUDA search then replays them as a graph.
@@ -7,19 +15,39 @@ steps wait for nothing on the host may say `capturable = True`: a CUDA search th
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ilme.runtime.state import State
-from ilme.tokens import Tokens
+from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["AttentionDecoder", "InternalLM", "LimitedAttention", "NullScorer", "TokenScorer", "Transducer"]
+__all__ = [
+    "AttentionDecoder",
+    "CompactMemory",
+    "InternalLM",
+    "LimitedAttention",
+    "NullScorer",
+    "PartialJoint",
+    "Samples",
+    "SharedPrediction",
+    "SharedStep",
+    "SpeechModel",
+    "TokenScorer",
+    "Transducer",
+]
+
+Samples = np.ndarray[Any, np.dtype[np.float32]]  # a waveform (N,), mono, −1 to 1
 
 
 class TokenScorer(Protocol):
-    """A language model over token ids: external, source-domain or internal."""
+    """A language model over token ids: external, source-domain or internal.
+
+    Rows are (n, V); a scorer whose score is the same for every label may return (n, 1).
+    """
 
     @property
     def tokens(self) -> Tokens: ...
@@ -90,6 +118,55 @@ class AttentionDecoder(Protocol):
         """
         ...
 
+    def without_audio(self) -> State:
+        """The memory of one utterance (B = 1) that holds no audio: what its internal LM attends to."""
+        ...
+
+
+class SpeechModel(Protocol):
+    """What a recogniser needs beside the four methods of a `Transducer` or an `AttentionDecoder`.
+
+    Attributes:
+        tokenizer: Text to ids and back.
+        rate: Samples a second that `features` wants.
+        window: Seconds of audio that the model takes at once.
+    """
+
+    @property
+    def tokens(self) -> Tokens: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def rate(self) -> int: ...
+
+    @property
+    def window(self) -> float: ...
+
+    def features(self, audio: Sequence[Samples]) -> tuple[Tensor, Tensor]:
+        """Waveforms to what `encode` takes: features (B, T, D) and their lengths (B,)."""
+        ...
+
+
+# --- optional: what makes a model faster, or gives it one more option ---------------------------------------------
+
+
+@runtime_checkable
+class CompactMemory(Protocol):
+    """An attention decoder whose memory is made of something smaller, which is what is kept between two searches."""
+
+    def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Encoder states (B, T, D), and a mask (B, T), True where a frame counts; None if all do."""
+        ...
+
+    def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:
+        """What the decoder attends to, utterance first: `encode` is `memory` of `hidden`."""
+        ...
+
 
 @runtime_checkable
 class LimitedAttention(Protocol):
@@ -101,20 +178,72 @@ class LimitedAttention(Protocol):
 
 
 @runtime_checkable
-class InternalLM(Protocol):
-    """A TokenScorer that is a model's own internal LM, and so can share work with the model's own step.
+class PartialJoint(Protocol):
+    """A transducer that can compute the logits of a few output units without the others."""
 
-    A search whose model is `host` calls `ride` in place of `score`. The results are the same; the work is not done
-    twice. For a transducer the ride is `ride(g)`; for an attention decoder it is
-    `ride(labels, state, internal_state, memory)`, which does both steps at once.
+    def join_some(self, f: Tensor, g: Tensor, units: Tensor) -> Tensor:
+        """Logits (n, m) of the units (m,), for f and g (n, J)."""
+        ...
+
+
+@runtime_checkable
+class InternalLM(TokenScorer, Protocol):
+    """A `TokenScorer` that was made from a model: what the model has learned of language, without its acoustics.
+
+    Attributes:
+        host: The model.
+        how: How it was estimated, such as `removed` or `silence`.
+        tensors: What takes the place of the acoustics; with `how` and `scale` all that is needed to make it again.
+        scale: A factor of the logits; 1 in the paper.
     """
 
     @property
-    def host(self) -> Transducer | AttentionDecoder: ...
+    def host(self) -> Any: ...
+
+    @property
+    def how(self) -> str: ...
+
+    @property
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    @property
+    def scale(self) -> float: ...
+
+
+@runtime_checkable
+class SharedPrediction(Protocol):
+    """The internal LM of a transducer, which needs nothing but the language terms that the search has already."""
+
+    @property
+    def host(self) -> Any: ...
+
+    def rows_of(self, g: Tensor) -> Tensor:
+        """log P(· | sequence) (n, V) from the host's language terms g (n, J)."""
+        ...
+
+
+@runtime_checkable
+class SharedStep(Protocol):
+    """The internal LM of an attention decoder that takes its step together with the host's: each weight is read once.
+
+    The results are those of `host.step` and of its own `score`.
+    """
+
+    @property
+    def host(self) -> Any: ...
+
+    def step_both(
+        self, labels: Tensor, state: State, internal: State, memory: State
+    ) -> tuple[tuple[Tensor, State], tuple[Tensor, State]]:
+        """(rows, state) of the host and (rows, state) of this scorer, one label (n,) later."""
+        ...
+
+
+# --- no language model ------------------------------------------------------------------------------------------------
 
 
 class NullScorer:
-    """Scores every label 0. Its rows are (n, 1): one number that stands for every label."""
+    """Scores every label 0, so that no search asks whether there is a language model."""
 
     capturable = True
 

@@ -7,14 +7,15 @@ import torch
 
 pytest.importorskip("transformers")
 
-from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache
+from ilme.recogniser.encoder_cache import EncoderCache
+from ilme.recogniser.recogniser import Recogniser
 from tests.adapters.tiny import tiny_moonshine, tiny_whisper, waves
 
 
 @pytest.mark.parametrize("make", [tiny_whisper, tiny_moonshine])
 def test_a_row_of_a_batch_is_the_utterance_alone(make, monkeypatch):
     model, audio = make(), waves(3)
-    cached, plain = AdaptedRecogniser(model, cache=EncoderCache()), AdaptedRecogniser(model)
+    cached, plain = Recogniser(model, cache=EncoderCache()), Recogniser(model)
     runs = []
     encode = cached._encode
     monkeypatch.setattr(cached, "_encode", lambda a: (runs.append(len(a)), encode(a))[1])

@@ -21,9 +21,9 @@ import onnx
 import transformers
 
 from ilme.adapters.hf import attention
-from ilme.adapters.loading import load_attention_model
 from ilme.adapters.moonshine_onnx import build, convert, llama_js_tokenizer, parameters, read_graph, rename
 from ilme.errors import CheckpointError
+from ilme.recogniser.loading import load_model
 from tests.adapters.tiny import randomise, waves
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -129,7 +129,7 @@ def test_every_parameter_comes_back(exported):
 @torch.inference_mode()
 def test_the_folder_loads_and_gives_the_same_logits(exported):
     folder, model = exported
-    adapter = load_attention_model(str(folder / "out"))
+    adapter = load_model(str(folder / "out"))
     (wave,) = waves(1)
     hidden, _ = adapter.hidden(*adapter.features([wave]))
     labels = torch.tensor([[300, 301, 320]])
@@ -141,7 +141,7 @@ def test_the_folder_loads_and_gives_the_same_logits(exported):
 
 def test_the_tokenizer_merges_in_order_and_falls_back_to_bytes(exported):
     folder, _ = exported
-    tokenizer = load_attention_model(str(folder / "out")).tokenizer
+    tokenizer = load_model(str(folder / "out")).tokenizer
     names = [tokenizer.tokens.pieces[i] for i in tokenizer.encode("an anté")]
     assert names == ["▁a", "n", "▁a", "n", "t", "<0xC3>", "<0xA9>"]
     assert [tokenizer.tokens.pieces[i] for i in tokenizer.encode("zan")] == ["▁z", "an"]

@@ -1,6 +1,7 @@
-"""A tiny Moonshine exported as Optimum merges decoders: equal to `transformers`, searched, its internal LMs checked.
+"""Tiny models exported as Optimum merges decoders: equal to `transformers`, searched, their internal LMs checked.
 
-Real files are run where the environment names them: ILME_MOONSHINE is the unpacked `dist` of the maker's package.
+Real files are run where the environment names them: ILME_MOONSHINE is the unpacked `dist` of the maker's package,
+ILME_WHISPER_ONNX a folder with config.json, tokenizer.json and onnx/.
 """
 
 from __future__ import annotations
@@ -11,194 +12,86 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnx")
 
-import onnx
-
+from ilme.adapters import onnx_attention
 from ilme.adapters.moonshine import unwritten
 from ilme.adapters.moonshine_onnx import build, read_graph
-from ilme.adapters.onnx_attention import INTERNAL, OnnxAttention, OnnxInternalLM, internal_lm, moonshine
-from ilme.adapters.recognition import AdaptedRecogniser, search_options
+from ilme.adapters.onnx_attention import INTERNAL, OnnxAttention, OnnxInternalLM, internal_lm
+from ilme.adapters.whisper import WhisperOptions
 from ilme.errors import BadInputError, CheckpointError
-from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import Calibration, estimate
+from ilme.fusion import Fusion, FusionWeights
+from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm, scorer_rows
-from tests.adapters.tiny import tiny_moonshine, waves
+from tests.adapters.tiny import waves
 
 LABELS = [5, 9, 12, 5, 30]
-REAL = os.environ.get("ILME_MOONSHINE", "")
-
-
-class Encoder(nn.Module):
-    def __init__(self, model) -> None:
-        super().__init__()
-        self.encoder = model.model.get_encoder()
-
-    def forward(self, input_values):
-        return self.encoder(input_values).last_hidden_state
-
-
-def run(decoder, labels, past, cross):
-    """The decoder with the number of sequences left open: logits, and the keys and values of the labels."""
-    x, cache = decoder.embed(labels, 0), []
-    for i, layer in enumerate(decoder.layers):
-        qkv = layer.self_qkv(layer.self_norm(x))
-        mixed, entry = decoder._self_attention(layer, qkv, past[i] if past else None)
-        cache.append(entry)
-        x = x + layer.self_out(mixed)
-        query = layer.split(layer.cross_q(layer.cross_norm(x)))
-        mixed = nn.functional.scaled_dot_product_attention(query, *cross[i], scale=layer.scale)
-        x = x + layer.cross_out(mixed.transpose(1, 2).flatten(2))
-        x = x + layer.forward(layer.forward_norm(x))
-    return decoder.output(decoder.norm(x)), cache
-
-
-class FirstLabel(nn.Module):
-    """The decoder's branch without a cache: it makes the keys and values of the encoder's states, too."""
-
-    def __init__(self, model) -> None:
-        super().__init__()
-        self.decoder = model.decoder
-
-    def forward(self, input_ids, encoder_hidden_states):
-        cross = [layer.keys_and_values(encoder_hidden_states) for layer in self.decoder.layers]
-        logits, cache = run(self.decoder, input_ids, None, cross)
-        return (logits, *(x for own, other in zip(cache, cross, strict=True) for x in (*own, *other)))
-
-
-class NextLabel(nn.Module):
-    """The branch with a cache: the encoder's states are not read again."""
-
-    def __init__(self, model) -> None:
-        super().__init__()
-        self.decoder = model.decoder
-
-    def forward(self, input_ids, past):
-        layers = [past[i : i + 4] for i in range(0, len(past), 4)]
-        logits, cache = run(self.decoder, input_ids, [p[:2] for p in layers], [p[2:] for p in layers])
-        return (logits, *(x for pair in cache for x in pair))
-
-
-def names(kind: str, layers: int) -> list[str]:
-    parts = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
-    return [f"{kind}.{i}.{part}" for i in range(layers) for part in parts]
-
-
-def export(module, example, path, shapes, inputs, outputs):
-    torch.onnx.export(
-        module.eval(),
-        example,
-        path,
-        dynamo=True,
-        dynamic_shapes=shapes,
-        input_names=inputs,
-        output_names=outputs,
-        verbose=False,
-        optimize=True,
-    )
-    return onnx.load(path)
-
-
-def branch(model, name: str, outputs: list[str], nothing: list[str]):
-    """A graph as a branch: it reads the outer graph's inputs by name; outputs it lacks are empty tensors."""
-    graph = model.graph
-    for output in nothing:
-        empty = onnx.numpy_helper.from_array(np.zeros((0, 2, 1, 8), np.float32), output)
-        graph.node.append(onnx.helper.make_node("Constant", [], [output], name=f"no {output}", value=empty))
-        graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, [0, 2, 1, 8]))
-    known = {o.name: o for o in graph.output}
-    return onnx.helper.make_graph(
-        list(graph.node), name, [], [known[o] for o in outputs], initializer=list(graph.initializer)
-    )
-
-
-def write_merged(model, folder: Path) -> None:
-    layers = len(model.decoder.layers)
-    past, present = names("past_key_values", layers), names("present", layers)
-    n, frames, length = (torch.export.Dim(x, min=1, max=60) for x in ("n", "frames", "length"))
-    samples = torch.export.Dim("samples", min=1600, max=160_000)
-    export(
-        Encoder(model),
-        (torch.randn(2, 8000),),
-        folder / "encoder.onnx",
-        ({0: n, 1: samples},),
-        ["input_values"],
-        ["last_hidden_state"],
-    )
-    first = export(
-        FirstLabel(model),
-        (torch.ones(2, 1, dtype=torch.int64), torch.randn(2, 7, 16)),
-        folder / "first.onnx",
-        ({0: n}, {0: n, 1: frames}),
-        ["input_ids", "encoder_hidden_states"],
-        ["logits", *present],
-    )
-    cached = [torch.randn(2, 2, 5 if "decoder" in name else 7, 8) for name in past]
-    shapes = [{0: n, 2: length if "decoder" in name else frames} for name in past]
-    own = [name for name in present if "decoder" in name]
-    after = export(
-        NextLabel(model),
-        (torch.ones(2, 1, dtype=torch.int64), cached),
-        folder / "next.onnx",
-        ({0: n}, shapes),
-        ["input_ids", *past],
-        ["logits", *own],
-    )
-    outputs = ["logits", *present]
-    info = onnx.helper.make_tensor_value_info
-    cached_inputs = [
-        info(name, onnx.TensorProto.FLOAT, ["n", 2, "length" if "decoder" in name else "frames", 8]) for name in past
-    ]
-    node = onnx.helper.make_node(
-        "If",
-        ["use_cache_branch"],
-        outputs,
-        name="merged",
-        then_branch=branch(after, "with cache", outputs, [name for name in present if name not in own]),
-        else_branch=branch(first, "without cache", outputs, []),
-    )
-    graph = onnx.helper.make_graph(
-        [node],
-        "decoder",
-        [
-            info("input_ids", onnx.TensorProto.INT64, ["n", "new"]),
-            info("encoder_hidden_states", onnx.TensorProto.FLOAT, ["n", "frames", 16]),
-            *cached_inputs,
-            info("use_cache_branch", onnx.TensorProto.BOOL, [1]),
-        ],
-        [info(name, onnx.TensorProto.FLOAT, None) for name in outputs],
-    )
-    merged = onnx.helper.make_model(graph, opset_imports=first.opset_import, ir_version=first.ir_version)
-    merged.functions.extend({f.name: f for m in (first, after) for f in m.functions}.values())
-    onnx.save(merged, folder / "decoder.onnx")
+MOONSHINE, WHISPER = os.environ.get("ILME_MOONSHINE", ""), os.environ.get("ILME_WHISPER_ONNX", "")
+MODELS = ("moonshine", "whisper", "whisper without switch")
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("merged")
-    twin = tiny_moonshine()
-    write_merged(twin, folder)
+def models(exported_moonshine, exported_whisper):
+    """Each exported model, and the one that it was made of."""
+    from tests.adapters.onnx_exports import write_without_switch
+
+    folder, twin = exported_moonshine
+    files = folder / "encoder_model.onnx", folder / "decoder_model_merged.onnx"
     suppress = unwritten(twin.tokenizer, 2)
-    model = OnnxAttention(
-        folder / "encoder.onnx", folder / "decoder.onnx", twin.tokenizer, prefix=[0], suppress=suppress, max_labels=40
-    )
-    return model, twin, folder
+    moonshine = OnnxAttention(*files, twin.tokenizer, prefix=[0], suppress=suppress, max_labels=40)
+    folder, open_whisper = exported_whisper
+    whisper = OnnxAttention.from_folder(folder, WhisperOptions(language="de"))
+    write_without_switch(open_whisper, folder / "plain.onnx")
+    parts = {
+        "prefix": open_whisper.prefix,
+        "suppress": torch.isinf(open_whisper.allowed).nonzero().flatten().tolist(),
+        "suppress_first": torch.isinf(open_whisper.allowed_first).nonzero().flatten().tolist(),
+        "window": open_whisper.window,
+        "extractor": open_whisper._extractor,
+    }
+    encoder = folder / "onnx" / "encoder_model.onnx"
+    plain = OnnxAttention(encoder, folder / "plain.onnx", open_whisper.tokenizer, **parts)
+    return {"moonshine": (moonshine, twin), "whisper": (whisper, open_whisper), MODELS[2]: (plain, open_whisper)}
+
+
+@pytest.fixture(params=MODELS)
+def both(request, models):
+    return models[request.param]
+
+
+def upstream_rows(model, twin, hidden, labels):
+    """log P of every label and of the end after given labels, by `transformers`, over encoder states (T, D)."""
+    ids = torch.tensor([[*twin.prefix, *labels]])
+    heard = twin.model.get_encoder()(twin.features(waves(1))[0])
+    heard["last_hidden_state"] = hidden[None]
+    logits = twin.model(encoder_outputs=heard, decoder_input_ids=ids).logits[0, len(twin.prefix) - 1 :]
+    first = (logits[:1] + model.allowed_first).log_softmax(-1)
+    return torch.cat([first, (logits[1:] + model.allowed).log_softmax(-1)])
 
 
 @torch.no_grad()
 def test_logits_equal_transformers(both):
-    model, twin, _ = both
+    model, twin = both
     features, lengths = model.features(waves(2))
     rows = attention_rows(model, model.encode(features, lengths), [LABELS] * 2)
     for b, length in enumerate(lengths.tolist()):
-        ids = torch.tensor([[0, *LABELS]])
-        upstream = twin.model(features[b : b + 1, :length], decoder_input_ids=ids).logits
-        torch.testing.assert_close(rows[b], (upstream[0] + model.allowed).log_softmax(-1), atol=1e-4, rtol=0)
+        heard = features[b : b + 1] if model.fixed_length else features[b : b + 1, :length]
+        hidden = twin.model.get_encoder()(heard).last_hidden_state[0]
+        torch.testing.assert_close(rows[b], upstream_rows(model, twin, hidden, LABELS), atol=1e-4, rtol=0)
+
+
+def test_what_a_loaded_model_says_of_itself_equals_the_open_model(both):
+    model, twin = both
+    assert (model.kind, model.rate, model.rules, model.device.type) == ("onnx-attention", 16_000, None, "cpu")
+    assert model.tokens.pieces == twin.tokens.pieces and model.prefix == twin.prefix
+    assert (model.window, model.fixed_length, model.encoder_width) == (twin.window, twin.fixed_length, 16)
+    assert torch.equal(model.allowed, twin.allowed) and torch.equal(model.allowed_first, twin.allowed_first)
+    ours, theirs = model.features(waves(2)), twin.features(waves(2))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_contract(both):
@@ -206,61 +99,187 @@ def test_contract(both):
     check_attention_model(model, *model.features(waves(2)), LABELS)
 
 
+def test_utterances_of_one_length_share_a_run(models):
+    model, _ = models["whisper"]
+    features, lengths = model.features(waves(3))
+    runs = count_runs(model)
+    memory = model.encode(features, lengths)
+    assert (runs["encoder"], runs["decoder"]) == (1, 1)
+    model.step(torch.arange(6), [x.repeat_interleave(2, 0) for x in memory["cache"]], memory)
+    assert runs["decoder"] == 2
+    model, _ = models["moonshine"]
+    runs = count_runs(model)
+    model.encode(*model.features(waves(3)))
+    assert (runs["encoder"], runs["decoder"]) == (3, 3), "padding would change what Moonshine hears"
+
+
+def count_runs(model):
+    """Counts how often the graphs run from now on."""
+    runs = {"encoder": 0, "decoder": 0}
+    for name in runs:
+        graph = getattr(model, f"_{name}")
+        run = type(graph).run.__get__(graph)
+
+        def counted(*given, name=name, run=run):
+            runs[name] += 1
+            return run(*given)
+
+        graph.run = counted
+    return runs
+
+
+def test_what_does_not_fit_at_once_runs_in_pieces(models, monkeypatch):
+    model, _ = models["whisper"]
+    memory = model.encode(*model.features(waves(2)))
+    sequences = [[a, b, c] for a, b, c in zip(range(10), range(10, 20), range(20, 30), strict=True)]
+    whole = attention_rows(model, memory, sequences, per=5)
+    memory = model.encode(*model.features(waves(2)))
+    numbers = memory["cross"][0][0].numel() * len(memory["cross"]) + len(model.tokens)
+    for sequences_at_once in (1, 2, 7):
+        monkeypatch.setattr(onnx_attention, "ROOM", 4 * numbers * sequences_at_once)
+        monkeypatch.setattr(onnx_attention, "KEPT", 4 * numbers * 3)
+        torch.testing.assert_close(attention_rows(model, memory, sequences, per=5), whole, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_without_audio_is_the_decoder_over_zeros(both):
+    model, twin = both
+    memory = model.without_audio()
+    rows = attention_rows(model, memory, [LABELS, LABELS[::-1], LABELS], per=3)
+    for row, labels in zip(rows, (LABELS, LABELS[::-1], LABELS), strict=True):
+        torch.testing.assert_close(row, upstream_rows(model, twin, torch.zeros(9, 16), labels), atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("name", INTERNAL)
-def test_internal_lms_keep_the_contract_and_equal_those_of_the_open_model(both, name):
-    model, twin, _ = both
+@torch.no_grad()
+def test_internal_lms_keep_the_contract_and_equal_those_of_the_open_model(models, name):
+    model, twin = models["moonshine"]
     speech = waves(3)
     scorer = internal_lm(name, model, speech)
     check_internal_lm(scorer, model, *model.features(speech[:2]), LABELS)
-    hidden, mask = twin.hidden(*twin.features(speech))
-    states = [h[m] for h, m in zip(hidden, mask, strict=True)]
-    open_one = estimate(name, twin, Calibration(states, [()] * 3))
-    torch.testing.assert_close(scorer_rows(scorer, [LABELS]), scorer_rows(open_one, [LABELS]), atol=1e-4, rtol=0)
+    heard = [twin.model.get_encoder()(torch.from_numpy(x)[None]).last_hidden_state[0] for x in speech]
+    silence = twin.model.get_encoder()(torch.zeros(1, 48_000)).last_hidden_state[0]
+    hidden = {"zeroed": torch.zeros(1, 16), "silence": silence, "mean-encoder": torch.cat(heard).mean(0, keepdim=True)}
+    rows = upstream_rows(model, twin, hidden[name], LABELS)
+    allowed = torch.isfinite(rows)
+    torch.testing.assert_close(scorer_rows(scorer, [LABELS])[0][allowed], rows[allowed], atol=1e-4, rtol=0)
 
 
-def test_what_is_inside_a_layer_cannot_be_replaced(both):
+def test_what_is_inside_a_layer_cannot_be_replaced(models):
+    model, _ = models["moonshine"]
     with pytest.raises(BadInputError, match=r"closed.*zeroed, silence, mean-encoder, not 'learned'"):
-        internal_lm("learned", both[0])
+        internal_lm("learned", model)
     with pytest.raises(BadInputError, match="give a few utterances"):
-        internal_lm("mean-encoder", both[0])
+        internal_lm("mean-encoder", model)
     with pytest.raises(BadInputError, match=r"must be \(T, 16\), not \(3, 5\)"):
-        OnnxInternalLM(both[0], torch.zeros(3, 5), "other")
+        OnnxInternalLM(model, torch.zeros(3, 5), "other")
 
 
 def test_search_finds_what_the_open_model_finds(both):
-    model, twin, _ = both
-    weights = FusionWeights(subtracted=0.3)
-    found = []
-    for host, scorer in ((model, internal_lm("silence", model)), (twin, estimate("silence", twin))):
-        recogniser = AdaptedRecogniser(host, subtracted=scorer, options=search_options(3))
-        found.append(recogniser.search(recogniser.encode(waves(2)), weights, 3))
+    model, twin = both
+    options, limits = AttentionOptions(beam=3, length_normalisation=1.0, max_length=12), torch.tensor([12, 12])
+    found = [
+        AttentionSearch(host, Fusion(None, internal_lm("zeroed", model), FusionWeights(subtracted=0.3)), options)(
+            host.encode(*host.features(waves(2))), limits
+        )
+        for host in (model, twin)
+    ]
     for closed, opened in zip(*found, strict=True):
         assert [h.tokens for h in closed] == [h.tokens for h in opened] and closed
         assert closed[0].score == pytest.approx(opened[0].score, abs=1e-3)
         assert closed[0].scores.subtracted == pytest.approx(opened[0].scores.subtracted, abs=1e-3)
 
 
-def test_files_that_are_no_merged_decoder(both):
-    model, _, folder = both
-    with pytest.raises(CheckpointError, match=r"no merged decoder: expected the inputs .* found input_values and 0"):
-        OnnxAttention(folder / "encoder.onnx", folder / "encoder.onnx", model.tokenizer, prefix=[0])
+def test_audio_longer_than_the_window_is_refused(models):
+    with pytest.raises(BadInputError, match=r"2\.0 s of audio, but the model takes 1 s"):
+        models["whisper"][0].features([np.zeros(32_000, np.float32)])
+
+
+def test_files_that_are_no_encoder_and_merged_decoder(models, exported_moonshine):
+    model, _ = models["moonshine"]
+    folder, _ = exported_moonshine
+    encoder, decoder = folder / "encoder_model.onnx", folder / "decoder_model_merged.onnx"
+    with pytest.raises(CheckpointError, match=r"no merged decoder: .* found input_values and 0 of the cache"):
+        OnnxAttention(encoder, encoder, model.tokenizer, prefix=[0])
+    with pytest.raises(CheckpointError, match="is no encoder: expected the input input_values"):
+        OnnxAttention(decoder, decoder, model.tokenizer, prefix=[0])
     (folder / "bad.onnx").write_bytes(b"not onnx")
     with pytest.raises(CheckpointError, match="cannot be read as ONNX"):
-        OnnxAttention(folder / "bad.onnx", folder / "decoder.onnx", model.tokenizer, prefix=[0])
+        OnnxAttention(folder / "bad.onnx", decoder, model.tokenizer, prefix=[0])
+    with pytest.raises(CheckpointError, match="no such file"):
+        OnnxAttention(folder / "none.onnx", decoder, model.tokenizer, prefix=[0])
+    (folder / "bad.onnx").unlink()
 
 
-@pytest.mark.skipif(not REAL, reason="ILME_MOONSHINE names no unpacked package of the maker")
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"prefix": [40]}, "40 is no id: the model has 40 output units"),
+        ({"prefix": [0], "suppress": [-1]}, "-1 is no id"),
+        ({"prefix": []}, "must be at least 1"),
+        ({"prefix": [0], "max_labels": 0}, "must be at least 1"),
+        ({"prefix": [0], "extractor": object()}, "reads input_values: give waveforms"),
+        ({"prefix": [0], "threads": 0}, "threads must be at least 1"),
+    ],
+)
+def test_options_that_do_not_fit(models, exported_moonshine, wrong, message):
+    folder, _ = exported_moonshine
+    files = folder / "encoder_model.onnx", folder / "decoder_model_merged.onnx"
+    with pytest.raises(BadInputError, match=message):
+        OnnxAttention(*files, models["moonshine"][0].tokenizer, **wrong)
+
+
+def test_a_decoder_whose_declared_inputs_are_odd_is_refused(exported_moonshine, tmp_path, models):
+    import onnx
+
+    folder, _ = exported_moonshine
+
+    def changed(change):
+        made = onnx.load(folder / "decoder_model_merged.onnx")
+        change({i.name: i for i in made.graph.input})
+        onnx.save(made, tmp_path / "decoder.onnx")
+        return tmp_path / "decoder.onnx"
+
+    def dims(value):
+        return value.type.tensor_type.shape.dim
+
+    def fixed_batch(given):
+        dims(given["input_ids"])[0].dim_value = 1
+
+    def free_width(given):
+        dims(given["encoder_hidden_states"])[2].dim_param = "width"
+
+    def free_heads(given):
+        dims(given["past_key_values.0.decoder.key"])[1].dim_param = "heads"
+
+    wrong = {"made for 1 sequences": fixed_batch, "frames, width": free_width, "heads, labels": free_heads}
+    for message, change in wrong.items():
+        with pytest.raises(CheckpointError, match=message):
+            OnnxAttention(folder / "encoder_model.onnx", changed(change), models["moonshine"][0].tokenizer, prefix=[0])
+
+
+@pytest.mark.skipif(not MOONSHINE, reason="ILME_MOONSHINE names no unpacked package of the maker")
 @torch.inference_mode()
 def test_the_real_graph_gives_the_internal_lm_of_its_weights():
-    folder = Path(REAL) / "model" / "tiny" / "float"
-    files = folder / "encoder_model.onnx", folder / "decoder_model_merged.onnx"
-    model = moonshine(*files, Path(REAL) / "moonshine.min.js")
+    folder = Path(MOONSHINE) / "model" / "tiny" / "float"
+    model = OnnxAttention.from_folder(folder)
     check_attention_model(model, *model.features(waves(2)), [300, 301, 29900], tolerance=1e-3)
     scorer = internal_lm("silence", model)
     check_internal_lm(scorer, model, *model.features(waves(2)), [300, 301, 29900], tolerance=1e-3)
-    upstream = build(*map(read_graph, files))
+    upstream = build(*map(read_graph, (folder / "encoder_model.onnx", folder / "decoder_model_merged.onnx")))
     silence = torch.zeros(1, 48_000)
     logits = upstream(silence, decoder_input_ids=torch.tensor([[1, 300, 301, 29900]])).logits[0]
     allowed = model.allowed.clamp(min=-1e4)
     rows = scorer_rows(scorer, [[300, 301, 29900]])[0]
     torch.testing.assert_close(rows, (logits + allowed).log_softmax(-1), atol=1e-2, rtol=0)
+
+
+@pytest.mark.skipif(not WHISPER, reason="ILME_WHISPER_ONNX names no folder of an exported Whisper")
+def test_a_real_whisper_keeps_the_contract():
+    model = OnnxAttention.from_folder(WHISPER)
+    labels = model.tokenizer.encode("the middle classes")
+    # Beside another sequence a quantised graph rounds differently.
+    tolerance = 0.1 if model._decoder.scales_by_batch else 1e-3
+    check_attention_model(model, *model.features(waves(2, 2.0)), labels, tolerance=tolerance)
+    assert model.tokenizer.decode(labels) == "the middle classes"
+    assert model.window == 30.0 and model.prefix[0] == model.tokens.sos and model.max_labels == 224

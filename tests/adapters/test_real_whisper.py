@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ilme.adapters.loading import load_attention_model, options_of
 from ilme.adapters.openai_whisper import TiktokenTokenizer, find_ranks, read_pt, rename
 from ilme.adapters.whisper_cpp import read_ggml
 from ilme.errors import BadInputError, CheckpointError
+from ilme.recogniser.loading import load_model, options_of
 
 WEIGHTS = os.environ.get("ILME_WHISPER_PT", "")
 CORPORA = Path(os.environ.get("ILME_CORPORA", Path(__file__).parents[2] / ".." / "shared" / "data"))
@@ -22,15 +22,15 @@ real = pytest.mark.skipif(not WEIGHTS, reason="ILME_WHISPER_PT names no Whisper 
 @real
 @pytest.mark.skipif(not (CORPORA / "librispeech-dev-clean").is_dir(), reason="LibriSpeech is not there")
 def test_tiny_en_transcribes_librispeech():
-    from ilme.adapters.recognition import AdaptedRecogniser
     from ilme.data.audio import load_audio
     from ilme.evaluation.metrics import measure
     from ilme.fusion import FusionWeights
+    from ilme.recogniser.recogniser import Recogniser
 
     folder = CORPORA / "librispeech-dev-clean"
     with (folder / "manifest.jsonl").open() as lines:
         rows = [json.loads(next(lines)) for _ in range(3)]
-    recogniser = AdaptedRecogniser(load_attention_model(WEIGHTS))
+    recogniser = Recogniser(load_model(WEIGHTS))
     audio = [load_audio(folder / row["audio_filepath"]) for row in rows]
     lists = recogniser.search(recogniser.encode(audio), FusionWeights(), 4)
     texts = {str(i): nbest[0].text for i, nbest in enumerate(lists)}
@@ -40,7 +40,7 @@ def test_tiny_en_transcribes_librispeech():
 
 @real
 def test_the_prefix_and_the_vocabulary_are_whispers():
-    model = load_attention_model(WEIGHTS)
+    model = load_model(WEIGHTS)
     names = [model.tokens.pieces[i] for i in model.prefix]
     assert names[0] == "<|startoftranscript|>" and names[-1] == "<|notimestamps|>"
     text = "Mr. Quilter's manner, 1850?"
@@ -103,12 +103,12 @@ def openai_name(name: str) -> str:
 def test_bad_files(tmp_path):
     (tmp_path / "broken.pt").write_bytes(b"not weights")
     with pytest.raises(CheckpointError, match="cannot be read"):
-        load_attention_model(str(tmp_path / "broken.pt"))
+        load_model(str(tmp_path / "broken.pt"))
     torch.save({"something": 1}, tmp_path / "other.pt")
     with pytest.raises(CheckpointError, match="model_state_dict"):
-        load_attention_model(str(tmp_path / "other.pt"))
+        load_model(str(tmp_path / "other.pt"))
     with pytest.raises(CheckpointError, match="no such file"):
-        load_attention_model(str(tmp_path / "absent.pt"))
+        load_model(str(tmp_path / "absent.pt"))
     (tmp_path / "model.bin").write_bytes(b"GGUFxxxx")
     with pytest.raises(CheckpointError, match=r"no whisper\.cpp model"):
         read_ggml(tmp_path / "model.bin")
@@ -124,7 +124,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 
     torch.save({"dims": Evil(), "model_state_dict": {}}, tmp_path / "evil.pt")
     with pytest.raises(CheckpointError, match="cannot be read"):
-        load_attention_model(str(tmp_path / "evil.pt"))
+        load_model(str(tmp_path / "evil.pt"))
     assert not (tmp_path / "touched").exists()
 
 
@@ -132,13 +132,13 @@ def test_models_of_an_unknown_kind(tmp_path):
     folder = tmp_path / "bert"
     folder.mkdir()
     with pytest.raises(CheckpointError, match=r"no config\.json"):
-        load_attention_model(str(folder))
+        load_model(str(folder))
     (folder / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(BadInputError, match=r"type 'bert'.*moonshine, speech_to_text, whisper"):
-        load_attention_model(str(folder))
+        load_model(str(folder))
     (folder / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not JSON"):
-        load_attention_model(str(folder))
+        load_model(str(folder))
     (folder / "config.json").write_text('{"model_type": "moonshine"}')
     with pytest.raises(BadInputError, match="neither a language nor a prompt"):
         options_of(str(folder), language="de")

@@ -17,7 +17,7 @@ import pytest
 
 from ilme.cli import main
 from ilme.data import domains as module
-from ilme.data import registries, works
+from ilme.data import registries, text_sources
 from ilme.data.domains import DOMAINS, DomainOptions, TextDomain, build_domain
 from ilme.data.registries import Package, fetch, members
 from ilme.errors import BadInputError
@@ -132,20 +132,22 @@ def r_database(*vectors):
 
 def test_novels_come_out_of_an_r_database():
     emma = ["EMMA", "", "CHAPTER I", "", "Emma was handsome,", "clever and “rich”.", "", "FINIS"]
-    found = list(works.novels(iter([("lib/data/Rdata.rdb", r_database(emma, ["Persuasion", "", "Sir Walter."]))])))
+    found = list(
+        text_sources.novels(iter([("lib/data/Rdata.rdb", r_database(emma, ["Persuasion", "", "Sir Walter."]))]))
+    )
     assert found == [
-        works.Work("Emma", ("Emma was handsome, clever and “rich”.",)),
-        works.Work("Persuasion", ("Sir Walter.",)),
+        text_sources.Work("Emma", ("Emma was handsome, clever and “rich”.",)),
+        text_sources.Work("Persuasion", ("Sir Walter.",)),
     ]
     for broken in (b"\0\0\0\5nothing", struct.pack(">I", 3) + zlib.compress(b"abc")):
         with pytest.raises(BadInputError, match="not a database"):
-            list(works.novels(iter([("lib/data/Rdata.rdb", broken)])))
+            list(text_sources.novels(iter([("lib/data/Rdata.rdb", broken)])))
 
 
 def test_plays_keep_what_is_spoken():
     speech = "FIRST WITCH.\nWhen shall we three [aside] meet\nagain?\n\n"
     text = "MACBETH\n\nACT I.\n\nSCENE I. A heath.\n\n[Enter three Witches.]\n\n" + speech * 120
-    (play,) = works.plays(
+    (play,) = text_sources.plays(
         iter(
             [("t/macbeth_gut.txt", text.encode()), ("t/sonnets_gut.txt", b"I\n\nFrom fairest"), ("t/x_gut_f.txt", b"")]
         )
@@ -157,10 +159,10 @@ def test_scripture_is_split_by_book():
     text = "\nIn the beginning [it was] dark.\nAnd light.\nNow these names.\n"
     verses = f"        1001001: 1,\n        1001002: 33,\n        2001001: {text.index('Now')},\n"
     code = f'x = B(\n    """{text}""",\n    {{\n{verses}    }},\n    {{ 5: 6 }})'
-    found = list(works.scripture(iter([("p/plain_text_readers_bible.py", code.encode())])))
+    found = list(text_sources.scripture(iter([("p/plain_text_readers_bible.py", code.encode())])))
     assert found == [
-        works.Work("book 01", ("In the beginning it was dark.", "And light.")),
-        works.Work("book 02", ("Now these names.",)),
+        text_sources.Work("book 01", ("In the beginning it was dark.", "And light.")),
+        text_sources.Work("book 02", ("Now these names.",)),
     ]
 
 
@@ -169,10 +171,10 @@ def test_documents_keep_prose():
         "<h1>No</h1><p>This is <b>some</b> plain &amp; simple prose.</p><pre>code here is not prose at all</pre>"
         "<p>uses a_b() so it is not kept</p><li>And a list item with words"
     )
-    (page,) = works.documents(
+    (page,) = text_sources.documents(
         iter([("doc/sqlite3/a.html", html.encode()), ("doc/other.html", b"<p>one two three four five</p>")])
     )
-    assert page == works.Work("a", ("This is some plain & simple prose.", "And a list item with words"))
+    assert page == text_sources.Work("a", ("This is some plain & simple prose.", "And a list item with words"))
 
 
 def test_a_dictionary_says_the_word_its_meaning_and_the_examples():
@@ -185,12 +187,12 @@ def test_a_dictionary_says_the_word_its_meaning_and_the_examples():
         '00003000 05 n 02 living_thing 0 being 0 000 | "a strange being"',
     )
     files = [("usr/share/wordnet/data.noun", "\n".join(lines).encode()), ("usr/share/wordnet/index.noun", b"x | y")]
-    assert list(works.dictionary(iter(files))) == [
-        works.Work(
+    assert list(text_sources.dictionary(iter(files))) == [
+        text_sources.Work(
             "topic 00",
             ("able (usually followed by `to') having the means", "able to swim", "she was able to act"),
         ),
-        works.Work(
+        text_sources.Work(
             "topic 05",
             ("dwarf a plant or animal that is atypically small", "the only surviving hominid", "a strange being"),
         ),
@@ -199,7 +201,7 @@ def test_a_dictionary_says_the_word_its_meaning_and_the_examples():
 
 def test_chapters_are_in_order():
     files = [("p/chapter_10.txt", b"Ten."), ("p/chapter_2.txt", b"Two."), ("p/epilogue.txt", b"x")]
-    assert next(works.mobydick(iter(files))).paragraphs == ("Two.", "Ten.")
+    assert next(text_sources.mobydick(iter(files))).paragraphs == ("Two.", "Ten.")
 
 
 @pytest.fixture
@@ -253,7 +255,7 @@ def test_a_changed_package_and_bad_options_are_errors(tmp_path, monkeypatch):
 def test_held_out_patterns_are_disjoint():
     assert {"speeches", "novels"} <= set(DOMAINS)
     domain: TextDomain = DOMAINS["novels"]
-    assert [domain.part(works.Work(n, ())) for n in ("Emma", "Persuasion", "Northanger Abbey")] == [
+    assert [domain.part(text_sources.Work(n, ())) for n in ("Emma", "Persuasion", "Northanger Abbey")] == [
         "train",
         "dev",
         "test",

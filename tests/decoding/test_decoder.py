@@ -77,10 +77,10 @@ def test_every_component_is_filled_in_whatever_the_weights(kind: str, weights: F
 
 def test_a_narrow_beam_needs_no_more_ended_hypotheses_than_it_keeps() -> None:
     recogniser = make_recogniser("aed")
-    recogniser.options = replace(recogniser.options, beam=8, nbest=8, enough=8)
+    recogniser.options = replace(recogniser.options, beam=8, nbest=8, stop_after=8)
     encoded = recogniser.encode([u.samples(16000) for u in make_utterances(2)])
     narrow = recogniser.search(encoded, WEIGHTS, 3)
-    recogniser.options = replace(recogniser.options, nbest=3, enough=3)
+    recogniser.options = replace(recogniser.options, nbest=3, stop_after=3)
     expected = recogniser.search(encoded, WEIGHTS, 3)
     assert [[h.tokens for h in nbest] for nbest in narrow] == [[h.tokens for h in nbest] for nbest in expected]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ilme.fusion import FusionWeights
-from ilme.recogniser.cached_decoder import RememberedDecodes
+from ilme.recogniser.cached_decoder import CachedDecoder
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.search.hypothesis import NBest
 from tests.decoding.job import BEAM, WEIGHTS, make_recogniser, make_utterances
@@ -29,7 +29,7 @@ def counted(decoder: SearchDecoder) -> list[FusionWeights]:
 def test_the_same_weights_and_beam_are_decoded_once() -> None:
     decoder = SearchDecoder(make_recogniser("aed"), make_utterances(3), options=SMALL)
     calls = counted(decoder)
-    remembered = RememberedDecodes(decoder)
+    remembered = CachedDecoder(decoder)
     first = remembered.decode(WEIGHTS, BEAM)
     assert remembered.decode(WEIGHTS, BEAM) == first
     assert calls == [WEIGHTS]
@@ -46,7 +46,7 @@ def test_lists_taken_over_get_the_scores_they_lack(kind: str) -> None:
     without.subtracted = None
     lists = SearchDecoder(without, make_utterances(3), options=SMALL).decode(FusionWeights(), BEAM)
     calls = counted(whole)
-    remembered = RememberedDecodes(whole)
+    remembered = CachedDecoder(whole)
     remembered.know(FusionWeights(), BEAM, lists)
     found = remembered.decode(FusionWeights(), BEAM)
     assert not calls

@@ -38,7 +38,7 @@ OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2
 def tiny(monkeypatch):
     """Every name is the same tiny model, and its words are its own."""
     model = tiny_whisper()
-    monkeypatch.setattr(loading, "load_attention_model", lambda *a, **k: model)
+    monkeypatch.setattr(loading, "load_model", lambda *a, **k: model)
     monkeypatch.setattr(loading, "options_of", lambda *a, **k: {})
     return model
 
@@ -79,10 +79,11 @@ def test_with_dev_the_folder_is_no_worse_than_no_fusion(tiny, text, tmp_path):
 
 
 def load_plain(model):
-    from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
+    from ilme.adapters.recognition import SEARCH, Recogniser
+
     from ilme.recogniser.domain import DomainRecogniser
 
-    return DomainRecogniser(Domain("tiny"), AdaptedRecogniser(model, options=SEARCH))
+    return DomainRecogniser(Domain("tiny"), Recogniser(model, options=SEARCH))
 
 
 def test_no_gain_means_zero_weights_and_a_reason(tiny, text, tmp_path):
@@ -215,6 +216,7 @@ def test_ilme_load_is_the_same_function():
 
 def test_hypotheses_that_drop_or_invent_stretches_are_left_out():
     from ilme.adapters.recognition import alike_in_length
+
     from ilme.search.hypothesis import Hypothesis, Scores
 
     def hypothesis(size, asr, score):

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from ilme.ilm import internal_lm
-from ilme.ilm.average import average_context, average_encoding
+from ilme.ilm import Calibration, internal_lm
 from ilme.ilm.check import AudioDependenceError, check_audio_independent
 from ilme.lm.perplexity import perplexity, sample
 from tests.models.test_networks import network
@@ -51,15 +50,18 @@ def test_average_is_the_mean_over_frames_and_over_labels():
     rnnt = network("rnnt")
     x, lengths = torch.randn(2, 8, 240).double(), torch.tensor([8, 5])
     f, _ = rnnt.encode(x, lengths)
-    mean = average_encoding(rnnt, [(x[:1], lengths[:1]), (x[1:], lengths[1:])])
+    averaged = internal_lm(rnnt, "mean-encoder", calibration=Calibration([f[0], f[1, :5]], [[3], [4]]))
+    mean = averaged.tensors["vector"]
     assert torch.allclose(mean, torch.cat([f[0], f[1, :5]]).mean(0))
-    rows, _ = internal_lm(rnnt, mean).start(1)
+    rows, _ = averaged.start(1)
     g, _ = rnnt.start(1)
     assert torch.allclose(rows[0, 1:], rnnt.join(mean[None], g)[0, 1:].log_softmax(-1))
 
     aed = network("aed")
     labels = torch.tensor([[3, 4, 5], [6, 0, 0]])
-    context = average_context(aed, [(x, lengths, labels, torch.tensor([3, 1]))])
+    memories = [aed.encode(x[b : b + 1, : lengths[b]], lengths[b : b + 1]) for b in range(2)]
+    told = Calibration(memories, [[3, 4, 5], [6]])
+    context = internal_lm(aed, "mean-context", calibration=told).tensors["vector"]
     contexts = []
     for b, length in enumerate([3, 1]):
         memory = aed.encode(x[b : b + 1, : lengths[b]], lengths[b : b + 1])

@@ -112,21 +112,21 @@ def test_the_internal_lm_scores_classes_given_that_no_punctuation_comes():
     torch.testing.assert_close(found[:, one_each].exp().sum(1), torch.ones(2))
 
 
-def test_a_riding_internal_lm_still_rides():
+def test_an_internal_lm_that_shares_its_hosts_step_still_does():
     pytest.importorskip("transformers")
-    from ilme.ilm.transformer import estimate
-    from ilme.protocols import InternalLM
+    from ilme.ilm import internal_lm
+    from ilme.protocols import SharedStep
     from tests.adapters.tiny import tiny_whisper
 
     model = tiny_whisper()
-    plain = estimate("zeroed", model)
+    plain = internal_lm(model, "zeroed")
     folded = fold_internal(plain, Folds(model.tokens))
-    assert isinstance(folded, InternalLM) and folded.host is model
-    assert not isinstance(fold_internal(Listener(), FOLDS), InternalLM)
+    assert isinstance(folded, SharedStep) and folded.host is model
+    assert not isinstance(fold_internal(Listener(), FOLDS), SharedStep)
     memory = model.memory(torch.randn(2, 50, 16))
     _, state = model.start(memory)
     labels = torch.tensor([5, 6])
-    (asr, _), (rows, _) = folded.ride(labels, state, folded.start(2)[1], memory)
+    (asr, _), (rows, _) = folded.step_both(labels, state, folded.start(2)[1], memory)
     torch.testing.assert_close(asr, model.step(labels, state, memory)[0])
     torch.testing.assert_close(rows, folded.score(labels, folded.start(2)[1])[0])
     # words without case and punctuation: what is left of folding is nothing

@@ -70,10 +70,10 @@ def test_a_certain_end_is_the_only_continuation():
     assert {len(h.tokens) for h in found[1.5]} == {1}
 
 
-def test_enough_ended_hypotheses_end_the_search():
+def test_a_search_stops_after_so_many_ended_hypotheses():
     model = Drawn()
-    options = AttentionOptions(beam=2, max_length=100, length_normalisation=1.0, enough=1)
+    options = AttentionOptions(beam=2, max_length=100, length_normalisation=1.0, stop_after=1)
     best = AttentionSearch(model, None, options)(model.encode(None, torch.tensor([1])))[0][0]
     assert len(best.tokens) == 1
-    with pytest.raises(BadInputError, match="enough=3"):
-        AttentionOptions(beam=2, enough=3)
+    with pytest.raises(BadInputError, match="stop_after=3"):
+        AttentionOptions(beam=2, stop_after=3)

@@ -26,7 +26,8 @@ from ilme.fusion import FusionWeights
 from ilme.models.checkpoint import save_model
 from ilme.models.packed import PackedLinear, PackedLSTMStack, PackingError, is_packed
 from ilme.recogniser.decoder import Processes, SearchDecoder
-from ilme.recogniser.loading import Parts, describe, load_recogniser, run_time_parameters
+from ilme.recogniser.loading import Parts, describe, load_recogniser
+from ilme.recogniser.packing import run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest

@@ -149,6 +149,7 @@ class TransformerAED(ABC):
     options_class: type  # a frozen dataclass with the model's own options
     lead: str = ""  # what stands before a text when it is tokenised
     window: float = 30.0  # seconds of audio that the model takes at once
+    rate: int = RATE
     fixed_length: bool = False  # whether the encoder always sees a full window, padded with silence
 
     def __init__(
@@ -192,7 +193,7 @@ class TransformerAED(ABC):
         cls, name: str, options: Any = None, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> Self:
         """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is run."""
-        from ilme.adapters.loading import hub_parts
+        from ilme.adapters.hub import hub_parts
 
         model, tokenizer, extractor = hub_parts(name, cls.upstream, device, dtype)
         config = model.config
@@ -243,6 +244,15 @@ class TransformerAED(ABC):
         """Keys and values of every layer's cross-attention, computed once per utterance."""
         pairs = [layer.keys_and_values(hidden) for layer in self.decoder.layers]
         return {"keys": [k for k, _ in pairs], "values": [v for _, v in pairs], "mask": mask}
+
+    def without_audio(self) -> State:
+        """One frame of zeros: each layer adds the bias of its values."""
+        return self.memory(torch.zeros(1, 1, self.encoder_width, device=self.device, dtype=self.dtype))
+
+    def language_parameters(self) -> dict[str, Tensor]:
+        """The weight matrices that the internal LM uses, too."""
+        maps = {f"{i}.{k}": m.weight for i, layer in enumerate(self.decoder.layers) for k, m in enumerate(layer.maps)}
+        return {"output": self.decoder.output.weight, **maps}
 
     @torch.inference_mode()
     def start(self, memory: State) -> tuple[Tensor, State]:

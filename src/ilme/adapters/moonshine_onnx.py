@@ -1,7 +1,7 @@
 """Moonshine weights in ONNX, as the maker's own package carries them, as a folder that `transformers` and we can load.
 
     convert("float/encoder_model.onnx", "float/decoder_model_merged.onnx", "moonshine.min.js", "moonshine-tiny/")
-    model = load_attention_model("moonshine-tiny/")
+    model = ilme.load_model("moonshine-tiny/")
 
 An exported graph keeps the names of some parameters; the matrices of linear maps have lost theirs and are transposed.
 The node that uses a matrix still says whose it is: the second input of /layers.0/self_attn/q_proj/MatMul is the
@@ -129,10 +129,14 @@ def config_of(state: dict[str, Tensor], decoder: Graph) -> dict[str, Any]:
             "these graphs are no Moonshine model: expected the encoder's layers, the decoder's embedding, and a "
             "decoder with the input past_key_values.0.decoder.key"
         )
+    if words.dim() != 2 or wide.dim() != 2:
+        raise CheckpointError(f"embedding and fc1 must be matrices, not {tuple(words.shape)} and {tuple(wide.shape)}")
     heads, width = cache[1], words.shape[1]
     frequencies = _frequencies(decoder)
     if heads < 1 or width % heads:
         raise CheckpointError(f"the cache has {heads} heads, which do not divide the width {width}")
+    if 2 * len(frequencies) > width // heads:
+        raise CheckpointError(f"{len(frequencies)} rotary frequencies for heads of {width // heads} features")
     return {
         "vocab_size": words.shape[0],
         "hidden_size": width,
@@ -158,8 +162,11 @@ def config_of(state: dict[str, Tensor], decoder: Graph) -> dict[str, Any]:
 
 
 def _layers(state: dict[str, Tensor], side: str) -> int:
-    pattern = re.compile(rf"model\.{side}\.layers\.(\d+)\.")
-    return 1 + max(int(m.group(1)) for m in map(pattern.match, state) if m)
+    pattern = re.compile(rf"model\.{side}\.layers\.(\d{{1,4}})\.")
+    found = {int(m[1]) for m in map(pattern.match, state) if m}
+    if not found or found != set(range(len(found))):
+        raise CheckpointError(f"the {side}'s layers must be numbered from 0 without gaps, found {sorted(found)[:9]}")
+    return len(found)
 
 
 def _frequencies(graph: Graph) -> np.ndarray[Any, Any]:
@@ -229,7 +236,7 @@ def llama_js_tokenizer(path: Path, size: int) -> Any:
 def _pieces_and_merges(path: Path) -> tuple[list[str], list[tuple[int, int]]]:
     if not path.exists():
         raise CheckpointError(f"{path}: no such file")
-    blocks: Iterable[str] = BASE64.findall(path.read_text(encoding="utf-8"))
+    blocks: Iterable[str] = BASE64.findall(path.read_text(encoding="utf-8", errors="replace"))
     for text, binary in itertools.pairwise(blocks):
         try:
             pieces = base64.b64decode(text).decode("utf-8").split("\n")

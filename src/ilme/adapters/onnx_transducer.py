@@ -13,32 +13,34 @@ the internal LM's J(g) with f_t and b_e both gone (Eqs. 24–26). The decoder is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ilme.adapters.onnx_session import OnnxGraph, find_graph, whole
 from ilme.data.audio import Samples
 from ilme.data.features import Frontend, FrontendConfig
-from ilme.errors import BadInputError, CheckpointError, MissingExtraError
+from ilme.errors import BadInputError, CheckpointError
 from ilme.runtime.state import State
-from ilme.tokens import Tokens
+from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["OnnxTransducer", "PieceTokenizer", "read_tokens", "session"]
+__all__ = ["BpeTokenizer", "OnnxTransducer", "PieceTokenizer", "read_tokens"]
 
 # icefall's features: 80 Kaldi filter banks of 25 ms every 10 ms, neither stacked nor normalised.
 FEATURES = FrontendConfig(stack=1, stride=1, normalisation="none")
 SPACE = "▁"
+LONGEST_CONTEXT = 64  # labels; icefall's decoders read one or two
+APART = "they do not belong together"
 
 
 class PieceTokenizer:
     """Ids to text through a list of word pieces; text to ids by the longest pieces that fit, first to last.
 
-    Exports come without the sentencepiece model, so `encode` may split a word otherwise than training did. Give the
-    sentencepiece model to train an LM: `SentencePieceTokenizer`.
+    It may split a word otherwise than training did. An export with its sentencepiece model has a `BpeTokenizer`.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -67,6 +69,48 @@ class PieceTokenizer:
         return "".join(pieces).replace(SPACE, " ").strip()
 
 
+class BpeTokenizer:
+    """A sentencepiece model over the inventory of tokens.txt: text is split exactly as in training.
+
+    `SentencePieceTokenizer` has its own layout of ids; this one takes any, such as icefall's <blk>, <sos/eos>, <unk>.
+
+    Args:
+        path: The sentencepiece model.
+        tokens: The inventory; every label must have the same id and name in both.
+    """
+
+    def __init__(self, path: Path, tokens: Tokens) -> None:
+        import sentencepiece
+
+        self._tokens = tokens
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(path.read_bytes())
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(f"{path} is no sentencepiece model") from error
+        self._check_same(path)
+
+    def _check_same(self, path: Path) -> None:
+        theirs = [self._processor.IdToPiece(i) for i in range(self._processor.GetPieceSize())]
+        ours = self._tokens.pieces
+        if len(theirs) != len(ours):
+            raise CheckpointError(f"{path} has {len(theirs)} pieces, tokens.txt {len(ours)}: {APART}")
+        pairs = enumerate(zip(theirs, ours, strict=True))
+        other = next((i for i, (a, b) in pairs if a != b and i != self._tokens.blank), None)  # blank has many names
+        if other is not None:
+            raise CheckpointError(f"{path} calls id {other} {theirs[other]!r}, tokens.txt {ours[other]!r}: {APART}")
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._processor.EncodeAsIds(text))
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self._processor.DecodeIds([int(i) for i in ids if i not in self._tokens.special]))
+
+
 class OnnxTransducer:
     """Three ONNX files; implements `ilme.protocols.Transducer` on the CPU.
 
@@ -74,45 +118,71 @@ class OnnxTransducer:
         encoder, decoder, joiner: The files.
         tokens: The inventory, blank included.
         threads: Threads of onnxruntime.
+        tokenizer: Text to ids over that inventory; `PieceTokenizer` if not given.
     """
 
     kind = "onnx-transducer"
+    rate = FEATURES.rate
+    window = 30.0  # seconds of audio at once; these encoders have no limit of their own
 
-    def __init__(self, encoder: Path, decoder: Path, joiner: Path, tokens: Tokens, threads: int = 1) -> None:
+    def __init__(
+        self,
+        encoder: Path,
+        decoder: Path,
+        joiner: Path,
+        tokens: Tokens,
+        threads: int = 1,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         if tokens.blank is None:
             raise BadInputError("a transducer needs a blank in its inventory")
         self.tokens = tokens
         self.blank: int = tokens.blank
-        self.tokenizer = PieceTokenizer(tokens)
+        self.tokenizer: Tokenizer = tokenizer or PieceTokenizer(tokens)
         self.device = torch.device("cpu")
-        self._encoder = session(encoder, threads)
-        self._decoder = session(decoder, threads)
-        self._joiner = session(joiner, threads)
-        self.context = self._context_size(decoder)
+        self._encoder, self._decoder, self._joiner = (OnnxGraph(path, threads) for path in (encoder, decoder, joiner))
+        _check_form(self._encoder, "encoder", inputs=(3, 1), outputs=2)
+        _check_form(self._decoder, "stateless decoder", inputs=(2,), outputs=1)
+        _check_form(self._joiner, "joiner", inputs=(2, 2), outputs=1)
+        mels = next(iter(self._encoder.inputs.values()))[2]
+        if mels not in (None, FEATURES.mel_bins):
+            raise CheckpointError(
+                f"{encoder} reads {mels} features a frame; {FEATURES.mel_bins} filter banks are made here"
+            )
+        self.context = self._context_size()
         self._frontend = Frontend(FEATURES)
         self.width = self._predict(torch.full((1, self.context), tokens.blank)).shape[1]
         size = self.join(None, torch.zeros(1, self.width)).shape[1]
         if size != len(tokens):
-            raise CheckpointError(
-                f"{joiner} has {size} outputs, the inventory {len(tokens)}: they do not belong together"
-            )
+            raise CheckpointError(f"{joiner} has {size} outputs, the inventory {len(tokens)}: {APART}")
 
     @classmethod
     def from_folder(cls, folder: str | Path, threads: int = 1) -> OnnxTransducer:
-        """Finds encoder*.onnx, decoder*.onnx, joiner*.onnx and tokens.txt; float32 files before int8 ones."""
+        """Finds encoder*.onnx, decoder*.onnx, joiner*.onnx and tokens.txt; float32 files before int8 ones.
+
+        A sentencepiece model bpe.model, if it is there, splits text into pieces.
+        """
         folder = Path(folder)
         files = [_find(folder, name) for name in ("encoder", "decoder", "joiner")]
-        return cls(files[0], files[1], files[2], read_tokens(folder / "tokens.txt"), threads)
+        tokens = read_tokens(folder / "tokens.txt")
+        bpe = folder / "bpe.model"
+        tokenizer = BpeTokenizer(bpe, tokens) if bpe.is_file() else None
+        return cls(files[0], files[1], files[2], tokens, threads, tokenizer)
 
     def features(self, audio: Sequence[Samples]) -> tuple[Tensor, Tensor]:
         """Kaldi filter banks (B, T, 80) with frames over the edges, as icefall makes them, and lengths (B,)."""
         return self._frontend([over_the_edges(a) for a in audio])
 
     def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        names = [i.name for i in self._encoder.get_inputs()]
-        given = {names[0]: features.float().numpy(), names[1]: lengths.to(torch.int64).numpy()}
-        out, sizes = self._encoder.run(None, given)[:2]
-        return torch.from_numpy(out), torch.from_numpy(sizes.astype(np.int64))
+        if not self._encoder.scales_by_batch:
+            return self._listen(features, lengths)
+        alone = [self._listen(x[None, :n], n[None]) for x, n in zip(features, lengths, strict=True)]
+        padded = torch.nn.utils.rnn.pad_sequence([f[0] for f, _ in alone], batch_first=True)
+        return padded, torch.cat([sizes for _, sizes in alone])
+
+    def _listen(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        out, sizes = _call(self._encoder, features, lengths)
+        return out.float(), sizes.to(torch.int64)
 
     def start(self, n: int) -> tuple[Tensor, State]:
         context = torch.full((n, self.context), self.blank, dtype=torch.int64)
@@ -124,26 +194,38 @@ class OnnxTransducer:
 
     def join(self, f: Tensor | None, g: Tensor) -> Tensor:
         acoustic = torch.zeros_like(g) if f is None else f.expand_as(g)
-        names = [i.name for i in self._joiner.get_inputs()]
-        given = {names[0]: acoustic.float().contiguous().numpy(), names[1]: g.float().contiguous().numpy()}
-        return torch.from_numpy(self._joiner.run(None, given)[0])
+        return _call(self._joiner, acoustic, g)[0].float()
 
     def _predict(self, context: Tensor) -> Tensor:
-        name = self._decoder.get_inputs()[0].name
-        out = torch.from_numpy(self._decoder.run(None, {name: context.to(torch.int64).numpy()})[0])
-        return out.reshape(len(context), -1)
+        return _call(self._decoder, context)[0].float().reshape(len(context), -1)
 
-    def _context_size(self, path: Path) -> int:
+    def _context_size(self) -> int:
         """How many labels the decoder reads: from its metadata, or from its input's shape."""
-        metadata = self._decoder.get_modelmeta().custom_metadata_map
-        shape = self._decoder.get_inputs()[0].shape
-        found = metadata.get("context_size") or (shape[1] if len(shape) == 2 and isinstance(shape[1], int) else None)
-        if found is None or len(self._decoder.get_inputs()) != 1:
-            raise CheckpointError(
-                f"{path} is no stateless decoder: one input (N, context) is expected, its inputs are "
-                f"{[i.name for i in self._decoder.get_inputs()]}"
-            )
-        return int(found)
+        path, (shape,) = self._decoder.path, self._decoder.inputs.values()
+        written = self._decoder.metadata.get("context_size")
+        if written is None:
+            return whole(shape[1], f"{path}: the context of its input {shape}", 1, LONGEST_CONTEXT)
+        found = int(written) if re.fullmatch("[0-9]{1,9}", written) else written
+        size = whole(found, f"{path}: context_size", 1, LONGEST_CONTEXT)
+        if shape[1] not in (None, size):
+            raise CheckpointError(f"{path} says context_size={size}, but reads {shape[1]} labels")
+        return size
+
+
+def _check_form(graph: OnnxGraph, what: str, inputs: tuple[int, ...], outputs: int) -> None:
+    """An error unless the graph has inputs of these ranks, and enough outputs."""
+    ranks = tuple(len(shape) for shape in graph.inputs.values())
+    if ranks != inputs or len(graph.outputs) < outputs:
+        found = ", ".join(f"{name} {shape}" for name, shape in graph.inputs.items())
+        raise CheckpointError(
+            f"{graph.path} is no {what} of an icefall transducer: its inputs are {found}. Streaming exports, whose "
+            "encoder takes states, and decoders with a state are not supported; export the model for whole utterances"
+        )
+
+
+def _call(graph: OnnxGraph, *given: Tensor) -> list[Tensor]:
+    """The first two outputs (or the only one) for the inputs in their order; exports differ in the names."""
+    return graph.run(dict(zip(graph.inputs, given, strict=True)), list(graph.outputs)[:2])
 
 
 def over_the_edges(samples: Samples) -> Samples:
@@ -158,19 +240,28 @@ def over_the_edges(samples: Samples) -> Samples:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """tokens.txt: a piece and its id on each line. The blank is <blk>, <blank>, <eps> or id 0."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; an exported transducer comes with tokens.txt")
+    """tokens.txt: a piece and its id on each line. The blank is <blk>, <blank>, <eps> or id 0.
+
+    The symbols #0, #1, … at the end are for lexicons: no model puts them out, so they are left away.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: no such file; an exported transducer comes with tokens.txt") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
     names: dict[int, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        piece, _, index = line.rpartition(" ")
-        if not index.strip().isdigit() or int(index) in names:
-            raise CheckpointError(f"{path}, line {number}: expected a piece and an id of its own, got {line!r}")
+        piece, _, index = line.strip().rpartition(" ")
+        if not re.fullmatch("[0-9]{1,9}", index) or int(index) in names:
+            raise CheckpointError(f"{path}, line {number}: expected a piece and an id of its own, got {line!r:.60}")
         names[int(index)] = piece.strip() or " "
-    if sorted(names) != list(range(len(names))):
-        raise CheckpointError(f"{path}: ids must run from 0 to {len(names) - 1} without gaps")
+    if not names or sorted(names) != list(range(len(names))):
+        raise CheckpointError(f"{path}: ids must run from 0 to {max(len(names) - 1, 0)} without gaps")
+    while re.fullmatch("#[0-9]+", names[len(names) - 1]) and len(names) > 1:
+        del names[len(names) - 1]
     pieces = tuple(names[i] for i in range(len(names)))
     blank = next((i for i, p in enumerate(pieces) if p in ("<blk>", "<blank>", "<eps>")), 0)
     unk = next((i for i, p in enumerate(pieces) if p == "<unk>"), None)
@@ -178,25 +269,9 @@ def read_tokens(path: Path) -> Tokens:
 
 
 def _find(folder: Path, name: str) -> Path:
-    found = sorted(folder.glob(f"{name}*.onnx"), key=lambda p: ("int8" in p.name, p.name))
-    if not found:
+    found = find_graph(folder, name)
+    if found is None:
         raise CheckpointError(
             f"{folder} has no {name}*.onnx; give a folder with encoder, decoder, joiner and tokens.txt"
         )
-    return found[0]
-
-
-def session(path: Path, threads: int) -> Any:
-    """An onnxruntime session on the CPU."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx") from error
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own kinds share no base class; the cause stays attached
-        raise CheckpointError(f"{path} cannot be read as ONNX: {str(error).splitlines()[0]}") from error
+    return found

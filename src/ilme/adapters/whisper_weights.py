@@ -10,8 +10,8 @@ from torch import Tensor
 from ilme.adapters.openai_whisper import read_pt
 from ilme.adapters.whisper_cpp import read_ggml
 from ilme.errors import CheckpointError
-from ilme.models.checkpoint import read_tensors, write_tensors
 from ilme.models.whisper_encoder import WhisperEncoder
+from ilme.runtime.tensors import read_tensors, write_tensors
 
 __all__ = ["encoder_weights", "load_whisper_encoder", "save_whisper_encoder"]
 

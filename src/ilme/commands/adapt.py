@@ -1,12 +1,32 @@
-"""`ilme adapt`: a model that exists, made good at a domain from text alone."""
+"""`ilme adapt`: any model, made good at a domain from text alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ilme.models.packed import Format
 from ilme.workflows.adapt import AdaptOptions
 
 OPTIONS = AdaptOptions()
+SHOWN = {
+    "adapt": (
+        "model",
+        "text",
+        "out",
+        "dev",
+        "split",
+        "limit",
+        "lm",
+        "language",
+        "device",
+        "format",
+        "options.internal",
+        "options.style",
+        "options.order",
+        "options.overlap",
+        "options.beam",
+    )
+}
 
 
 def adapt(
@@ -17,17 +37,22 @@ def adapt(
     split: str = "",
     limit: int = 300,
     lm: str = "",
-    language: str = "en",
+    language: str = "",
     prompt: str = "",
     ranks: str = "",
     device: str = "cpu",
+    format: Format = "float32",
     options: AdaptOptions = OPTIONS,
 ) -> None:
-    """Adapt a pre-existing model to a domain and write a folder for `ilme transcribe --domain`.
+    """Adapt a model to a domain and write a folder for `ilme transcribe --domain`.
+
+    Example:
+        ilme adapt --model openai/whisper-tiny.en --text corpus/*.txt --dev dev.jsonl --out my-domain
 
     Args:
-        model: Hub id, folder in transformers format, OpenAI .pt, or whisper.cpp .bin.
-        out: The domain folder to write.
+        model: A checkpoint of `ilme train`, bundled/rnnt or bundled/aed, a hub id or folder in transformers format,
+            OpenAI .pt, whisper.cpp .bin, or a folder of ONNX files.
+        out: The domain folder to write; one that was written before is replaced.
         text: Text files or globs of the domain; plain, compressed, archives or manifests.
         dev: A little transcribed speech of the domain, for the weights: NeMo-style JSON lines, Lhotse cuts, or a
             folder.
@@ -38,38 +63,30 @@ def adapt(
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
         device: Where everything runs.
+        format: Of the weights on a CPU: float32, bfloat16 or int8.
         options: Order of the LM, internal LM, beam and the like.
     """
-    import random
-
-    from ilme.adapters.loading import load_attention_model, options_of
-    from ilme.data.utterances import read_utterances
-    from ilme.errors import BadInputError
-    from ilme.recogniser.loading import load_scorer
+    from ilme.commands.models import model_options
+    from ilme.errors import UsageError
     from ilme.workflows.adapt import adapt as run
-    from ilme.workflows.card import write_card
+    from ilme.workflows.card import card_text
 
     if not model or out is None:
-        raise BadInputError("name the model with --model and the folder to write with --out")
-    given = options_of(model, language=language, prompt=prompt, ranks=ranks)
-    host = load_attention_model(model, device, **given)
-    if host.device.type == "cpu":
-        host.pack()
-    scorer = load_scorer(lm, host.tokens, device) if lm else None
-    utterances = read_utterances(dev, split=split) if dev is not None else []
-    if limit and len(utterances) > limit:
-        chosen = random.Random(options.seed).sample(range(len(utterances)), limit)
-        utterances = [utterances[i] for i in sorted(chosen)]
+        raise UsageError("name the model with --model and the folder to write with --out")
+    if not text and not lm:
+        raise UsageError("name text of the domain with --text, or an LM made from it with --lm")
     adapted = run(
-        host,
         model,
         text or [],
         out,
-        dev=utterances,
-        lm=scorer,
-        lm_name=lm,
-        model_options=given,
+        dev=dev or (),
+        split=split,
+        limit=limit,
+        lm=lm,
+        device=device,
+        format=format,
+        model_options=model_options(language, prompt, ranks),
         options=options,
         say=lambda line: print(line, flush=True),
     )
-    print(write_card(adapted, out))
+    print(card_text(adapted, out.name))

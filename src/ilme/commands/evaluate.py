@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from ilme.commands.workers import share_among
-from ilme.data.utterances import read_utterances, references_of
 from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
 from ilme.evaluation.tables import Style, main_table, render
-from ilme.evaluation.tuning_result import TuningResult
 from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions, Processes
-from ilme.recogniser.loading import Parts
-from ilme.search.attention import AttentionOptions
-from ilme.search.transducer import TransducerOptions
-from ilme.workflows.evaluate import Plan, decode_system, measured_system
+from ilme.recogniser.options import SearchSettings
 
-DECODING, TRANSDUCER, ATTENTION = DecodingOptions(), TransducerOptions(), AttentionOptions()
+DECODING, SEARCH = DecodingOptions(), SearchSettings()
+SHOWN = {
+    "evaluate": (
+        "model",
+        "test",
+        "out",
+        "weights",
+        "lm",
+        "subtracted",
+        "domain",
+        "split",
+        "limit",
+        "beam",
+        "normaliser",
+        "device",
+        "format",
+        "workers",
+        "ray",
+    )
+}
 
 
 def evaluate(
@@ -29,73 +41,112 @@ def evaluate(
     weights: Path | None = None,
     lm: str = "",
     subtracted: str = "internal",
+    domain: bool = False,
     method: str = "BS",
     label: str = "",
     name: str = "",
-    beam: int = 25,
+    beam: int = 0,
     normaliser: NormaliserName = "none",
     details: int = 12,
     search_errors: int = 0,
     split: str = "",
     limit: int = 0,
+    language: str = "",
+    prompt: str = "",
+    ranks: str = "",
     device: str = "cpu",
     format: Format = "float32",
     workers: int = 1,
-    ray: int = 0,
+    ray: str = "",
     hypotheses: Path | None = None,
     ledger: Path | None = None,
     style: Style = "terminal",
     decoding: DecodingOptions = DECODING,
-    transducer: TransducerOptions = TRANSDUCER,
-    attention: AttentionOptions = ATTENTION,
+    search: SearchSettings = SEARCH,
 ) -> None:
     """Decode a test set with fixed weights and write OUT/results.json: WER with interval, errors by kind, transcripts.
 
     Weights come from `ilme tune`; method, beam, normaliser and tuned search options are then the tuning's. Every look
     at the test set with tuned weights is counted in a ledger beside the results.
 
+    Example:
+        ilme evaluate bundled/rnnt test.jsonl out/ilme --lm bundled/lm --weights out/tuned/tuning.json
+
     Args:
-        model: A checkpoint of ours, or a model of others.
+        model: Any model, as for `ilme adapt`; with --domain a domain folder.
         test: Utterances: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
         out: Folder for results.json and the decode.
         weights: tuning.json of `ilme tune`; without it nothing is fused.
         lm: The external LM, as for `ilme tune`.
         subtracted: What is subtracted, as for `ilme tune`.
+        domain: MODEL is a domain folder: its LM, internal LM, weights and search are used.
         method: Name of the method, where no weights are given.
         label: Name of the model in tables; its path's last part by default.
         name: Name of the test set; its path's last part by default.
-        beam: Of the search, where no weights are given.
+        beam: Of the search, where no weights are given; 0 takes the model's own.
         normaliser: Of the texts, where no weights are given.
         details: Explain the choice in so many utterances, label by label.
         search_errors: Say of so many utterances whether the search or the scores lost them; scores each transcript.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
+        language: Language of multilingual models.
+        prompt: Text that Whisper is told came before.
+        ranks: The .tiktoken file of an OpenAI .pt.
         device: Where everything runs.
-        format: Of the decoder's weights on a CPU: float32, bfloat16 or int8.
-        workers: Processes on this machine, started with torchrun.
-        ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
+        format: Of the weights on a CPU: float32, bfloat16 or int8.
+        workers: Processes on this machine, started with torchrun; or workers of the Ray cluster.
+        ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
         ledger: Where looks are counted; test-looks.json beside OUT by default.
         style: Of the printed table.
         decoding: Batches and cache.
-        transducer: Search options of a transducer.
-        attention: Search options of an attention decoder.
+        search: Search options that differ from the model's own.
     """
-    if share_among(workers):
+    from ilme.commands.models import model_options
+    from ilme.commands.progress import utterance_progress
+    from ilme.commands.workers import share_among
+    from ilme.errors import UsageError
+    from ilme.recogniser.domain import load_domain
+    from ilme.workflows.decoding import Ray
+    from ilme.workflows.evaluate import Plan
+    from ilme.workflows.evaluate import evaluate as run
+
+    if not ray and share_among(workers):
         return
-    processes, utterances = Processes.from_environment(), read_utterances(test, split=split, limit=limit)
-    plan = Plan(label or Path(model).name, method, beam, normaliser, None, details, search_errors)
-    if weights is not None:
-        tuning = TuningResult.load(weights)
-        plan, attention = plan.tuned(tuning), replace(attention, **tuning.search)  # type: ignore[arg-type]
-    if hypotheses is not None:
-        system = measured_system(plan, hypotheses)
-    else:
-        parts = Parts(model, lm, subtracted if plan.weights.subtracted else "", device, format)
-        system = decode_system(plan, parts, utterances, out / "decode", decoding, transducer, attention, processes, ray)
+    if domain and (ray or weights is not None or lm):
+        raise UsageError("a domain folder has its own LM and weights, and is evaluated here or with --workers")
+    processes = Processes.from_environment()
+    plan = Plan(
+        label or Path(model).name,
+        method,
+        beam=beam,
+        normaliser=normaliser,
+        details=details,
+        search_errors=search_errors,
+    )
+    with utterance_progress(processes.rank == 0) as progress:
+        results = run(
+            load_domain(model, device=device, format=format) if domain else model,
+            test,
+            weights=weights,
+            lm=lm,
+            subtracted=subtracted,
+            plan=plan,
+            name=name,
+            out=out,
+            split=split,
+            limit=limit,
+            device=device,
+            format=format,
+            search=search,
+            decoding=decoding,
+            model_options=model_options(language, prompt, ranks),
+            hypotheses=hypotheses,
+            processes=processes,
+            ray=Ray(ray, workers) if ray else None,
+            progress=progress,
+        )
     if processes.rank == 0:
-        results = Results(name or (split or test.stem), plan.normaliser, references_of(utterances), (system,))
-        results.save(out / "results.json")
         _tell(results, ledger or out.parent / "test-looks.json", style)
 
 

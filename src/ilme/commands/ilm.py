@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.ilm.learned_vector import StandInOptions
+from ilme.ilm.learned_vector import LearnedVectorOptions
 
-OPTIONS = StandInOptions()
+OPTIONS = LearnedVectorOptions()
 
 
 def learn(
-    model: Path,
+    model: str,
     text: Path,
     out: Path,
     held_out: Path | None = None,
     device: str = "cpu",
-    options: StandInOptions = OPTIONS,
+    options: LearnedVectorOptions = OPTIONS,
 ) -> None:
-    """Learn, from text alone, what stands in for the acoustics in a model's internal LM.
+    """Learn, from text alone, what takes the place of the acoustics in a model's internal LM.
 
     One vector and one factor; the model does not change. `ilme tune` and `ilme evaluate` take the file as --subtracted,
     `ilme perplexity` as --internal. It is for this training of the model alone; those commands refuse it for another.
@@ -30,25 +30,23 @@ def learn(
         device: Where the model runs.
         options: How long and how.
     """
-    from ilme.errors import BadInputError
-    from ilme.ilm import internal_lm
-    from ilme.ilm.learned_vector import learn_stand_in, save_stand_in
+    from ilme.errors import UsageError
+    from ilme.ilm import Calibration, internal_lm
+    from ilme.ilm.files import save_internal_lm
     from ilme.lm.perplexity import perplexity
-    from ilme.models.checkpoint import load_model
+    from ilme.recogniser.loading import load_model
 
     if out.suffix != ".safetensors":
-        raise BadInputError(f"the learned internal LM is a .safetensors file; got {out}")
-    loaded = load_model(model, device=device)
-    if loaded.tokenizer is None:
-        raise BadInputError(f"{model} has no tokenizer, so it cannot read text; save it with one")
-    learned = learn_stand_in(loaded.model, loaded.tokenizer.encode_many(_lines(text)), options)
-    save_stand_in(out, learned, loaded.model)
-    length = float(learned.vector.norm())
-    print(f"{out}: a vector of {len(learned.vector)} numbers, length {length:.2f}, scale {learned.scale:.3f}")
+        raise UsageError(f"the learned internal LM is a .safetensors file; got {out}")
+    host = load_model(model, device)
+    told = Calibration(labels=[host.tokenizer.encode(line) for line in _lines(text)], learning=options)
+    learned = internal_lm(host, "learned", calibration=told)
+    save_internal_lm(out, learned)
+    vector = learned.tensors["vector"]
+    print(f"{out}: a vector of {len(vector)} numbers, length {float(vector.norm()):.2f}, scale {learned.scale:.3f}")
     if held_out is not None:
         lines = _lines(held_out)
-        scorers = (internal_lm(loaded.model), internal_lm(loaded.model, learned.vector, learned.scale))
-        before, after = (perplexity(scorer, lines, loaded.tokenizer).per_token for scorer in scorers)
+        before, after = (perplexity(scorer, lines, host.tokenizer).per_token for scorer in (internal_lm(host), learned))
         print(f"perplexity per token of {held_out}: {before:.2f} without acoustics, {after:.2f} learned")
 
 

@@ -8,21 +8,24 @@ from typing import Any
 
 
 def perplexity(
-    model: Path,
+    model: str,
     text: Path,
-    internal: Path | None = None,
+    internal: str = "internal",
     tokenizer: str = "",
     json: bool = False,
     samples: int = 0,
     seed: int = 0,
 ) -> None:
-    """Score a text file, one sentence a line, with an LM or with the internal LM of an RNN-T or AED.
+    """Score a text file, one sentence a line, with an LM or with the internal LM of a recogniser.
+
+    Example:
+        ilme perplexity bundled/rnnt held-out.txt
 
     Args:
-        model: A checkpoint of ours (an LM, an RNN-T or an AED), an n-gram file, or a mixture (`ilme lm mix`).
+        model: An LM (a checkpoint of ours, an n-gram file, a mixture of such) or any model, as for `ilme adapt`.
         text: Text in the style the model was trained on.
-        internal: A learned internal LM of that RNN-T or AED (`ilme ilm learn`); the paper's without it.
-        tokenizer: What cuts the text into tokens, where the model does not say: a sentencepiece model or a checkpoint.
+        internal: Which internal LM of the model: a name, or the file of one (`ilme ilm learn`, `ilme adapt`).
+        tokenizer: What cuts the text into tokens, where an LM does not say: a sentencepiece model or a checkpoint.
         json: Print JSON instead of a table.
         samples: Also print this many sentences drawn from the model.
         seed: For the drawing.
@@ -52,29 +55,20 @@ def perplexity(
         print(f"  {line}")
 
 
-def _scorer(model: Path, internal: Path | None, tokenizer: str) -> tuple[str, Any, Any]:
+def _scorer(model: str, internal: str, tokenizer: str) -> tuple[str, Any, Any]:
     """What the model is called, its scorer, and the tokenizer that goes with it."""
     from ilme.errors import BadInputError
-    from ilme.ilm import internal_lm
-    from ilme.ilm.learned_vector import load_stand_in
     from ilme.lm.mixing import is_mixture, read_mixture
-    from ilme.models.checkpoint import load_model
-    from ilme.recogniser.loading import find_tokenizer, is_ours, load_scorer
+    from ilme.lm.ngram import is_ngram
+    from ilme.models.checkpoint import checkpoint_kind
+    from ilme.recogniser.loading import find_tokenizer, is_checkpoint, load_lm, load_model, load_subtracted
 
-    ours = is_ours(str(model)) or not model.is_file()
-    no_internal = BadInputError(f"{model} is a language model: it has no internal LM, leave out --internal")
-    if internal is not None and not ours:
-        raise no_internal
-    if not ours:
-        parts = read_mixture(model).files if is_mixture(model) else ()
-        reader = find_tokenizer(tokenizer, [str(part) for part in parts])
-        return "mixture" if parts else "n-gram", load_scorer(str(model), reader.tokens), reader
-    loaded = load_model(model)
-    reader = find_tokenizer(tokenizer, [str(model)])
-    if loaded.kind == "lm":
-        if internal is not None:
-            raise no_internal
-        return loaded.kind, loaded.model, reader
-    learned = load_stand_in(internal, loaded.model) if internal is not None else None
-    scorer = internal_lm(loaded.model, learned.vector, learned.scale) if learned else internal_lm(loaded.model)
-    return f"internal LM of {loaded.kind}", scorer, reader
+    parts = read_mixture(Path(model)).files if is_mixture(model) else ()
+    is_lm = is_checkpoint(model) and checkpoint_kind(model) == "lm"
+    if parts or is_lm or is_ngram(model):
+        if internal != "internal":
+            raise BadInputError(f"{model} is a language model: it has no internal LM, leave out --internal")
+        reader = find_tokenizer(tokenizer, [str(part) for part in parts] or [model])
+        return "mixture" if parts else "lm" if is_lm else "n-gram", load_lm(model, reader.tokens), reader
+    host = load_model(model)
+    return f"internal LM of {host.kind}", load_subtracted(internal, host), host.tokenizer

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ilme.evaluation.tuning_result import TuningResult
 
-__all__ = ["named_progress", "say", "steps_table", "utterance_progress"]
+__all__ = ["named_progress", "say", "seconds_progress", "steps_table", "utterance_progress"]
 
 Update = Callable[[int, int], None]  # (utterances done, of how many)
 
@@ -51,6 +51,27 @@ def named_progress() -> Iterator[Callable[[str], Update]]:
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
         yield lambda name: _bars(bar, name)
+
+
+@contextmanager
+def seconds_progress(visible: bool = True) -> Iterator[Callable[[float, float], None] | None]:
+    """A bar on stderr that counts seconds of audio; nothing without a terminal, where only transcripts are wanted."""
+    if not visible or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.fields[audio]}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None, audio="")
+
+        def update(done: float, total: float) -> None:
+            bar.update(task, completed=done, total=total, audio=f"{done / 60:.1f} of {total / 60:.1f} min of audio")
+
+        yield update
 
 
 def _bars(bar: Progress, name: str) -> Update:

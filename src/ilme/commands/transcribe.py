@@ -1,71 +1,119 @@
-"""`ilme transcribe`: audio files to text, with a domain."""
+"""`ilme transcribe`: audio files to text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ilme.models.packed import Format
+
+SHOWN = {
+    "transcribe": (
+        "audio",
+        "domain",
+        "model",
+        "out",
+        "formats",
+        "baseline",
+        "overwrite",
+        "timestamps",
+        "language",
+        "device",
+        "format",
+        "workers",
+        "ray",
+        "batch_seconds",
+    )
+}
+
 
 def transcribe(
     audio: list[str],
     domain: Path | None = None,
+    model: str = "",
     out: Path | None = None,
     formats: list[str] | None = None,
-    model: str = "",
-    device: str = "cpu",
-    batch: int = 8,
+    baseline: bool = False,
+    overwrite: bool = False,
     timestamps: bool = False,
+    language: str = "",
+    prompt: str = "",
+    ranks: str = "",
+    device: str = "cpu",
+    format: Format = "float32",
+    workers: int = 1,
+    ray: str = "",
+    batch_seconds: float = 240.0,
+    batch_size: int = 16,
 ) -> int:
-    """Transcribe audio files, however long, with a domain folder of `ilme adapt`.
+    """Transcribe audio files, however many and however long, with a domain folder of `ilme adapt` or a model as it is.
 
-    A file that cannot be read is reported and the others go on; the exit status is then 1.
+    A file that cannot be read is reported and the others go on; the exit status is then 1. With --out results are
+    written as they finish, and a run that was stopped goes on where it was.
+
+    Example:
+        ilme transcribe --domain my-domain call.wav
+        ilme transcribe --domain my-domain recordings/ --out transcripts --formats txt srt
 
     Args:
-        audio: Files or globs.
-        domain: The domain folder; it must be given.
-        out: Where transcripts are written; without it they are printed.
+        audio: Files, folders or globs.
+        domain: The domain folder.
+        model: The model, if there is no domain; or where the domain's model is now.
+        out: Where transcripts are written, in the folders that the audio has; without it they are printed.
         formats: Any of txt, json, srt, vtt; txt if not given.
-        model: Where the model is now, if it has moved.
-        device: Where everything runs.
-        batch: Windows of up to 30 s that are searched at once.
+        baseline: Also write what the model makes of it without the domain, as NAME.baseline.
+        overwrite: Replace transcripts that another run wrote.
         timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
+        language: Language of multilingual models.
+        prompt: Text that Whisper is told came before.
+        ranks: The .tiktoken file of an OpenAI .pt.
+        device: Where everything runs.
+        format: Of the weights on a CPU: float32, bfloat16 or int8.
+        workers: Processes on this machine (needs --out), or workers of the Ray cluster.
+        ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
+        batch_seconds: Seconds of audio that are searched at once.
+        batch_size: Most windows that are searched at once.
     """
     import sys
 
-    from ilme.commands.progress import utterance_progress
-    from ilme.data.textfiles import expand
-    from ilme.errors import BadInputError
-    from ilme.recogniser.domain import load
-    from ilme.recogniser.transcripts import render, write_transcript
+    from ilme.commands.models import model_options
+    from ilme.commands.progress import seconds_progress
+    from ilme.commands.workers import share_among
+    from ilme.data.audio_files import find_audio
+    from ilme.errors import UsageError
+    from ilme.recogniser.decoder import Processes
+    from ilme.recogniser.transcripts import check_format, render
+    from ilme.workflows.transcribe import Job, Output, TranscribeOptions, run_job
 
-    if domain is None:
-        raise BadInputError("name the domain folder with --domain; `ilme adapt` writes one")
+    if domain is None and not model:
+        raise UsageError("name a domain folder with --domain (`ilme adapt` writes one), or a model with --model")
     wanted = formats or ["txt"]
-    for format in wanted:
-        check_format(format)
-    files = expand(audio)
-    recogniser = load(domain, model=model, device=device, timestamps=timestamps)
-    failed = 0
-    with utterance_progress() as bar:
-        for done, file in enumerate(files, 1):
-            try:
-                transcript = recogniser.transcribe(file, batch=batch)
-            except BadInputError as error:
+    for name in wanted:
+        check_format(name)
+    if workers > 1 and not ray:
+        if out is None:
+            raise UsageError("several workers write into a folder: name one with --out")
+        if share_among(workers):
+            return 0
+    processes = Processes.from_environment()
+    job = Job(
+        "" if domain is None else str(domain), model, device, format, timestamps, model_options(language, prompt, ranks)
+    )
+    options = TranscribeOptions(batch_seconds, batch_size, baseline)
+    files, failed = find_audio(audio), 0
+    output = None if out is None else Output(out, job.describe(), wanted, options, overwrite, processes.rank)
+    files = processes.share(files)
+    if output is not None:
+        files = output.left(files)
+    with seconds_progress(processes.rank == 0) as bar:
+        for outcome in run_job(job, files, options, bar, ray, workers):
+            if outcome.transcript is None:
                 failed += 1
-                print(f"ilme transcribe: {file}: {error}", file=sys.stderr)
-                continue
-            if out is not None:
-                write_transcript(transcript, out, file.stem, wanted)
+                print(f"ilme transcribe: {outcome.file.path}: {outcome.error}", file=sys.stderr)
+            elif output is not None:
+                output.write(outcome)
             else:
-                for format in wanted:
-                    print(render(transcript, format), end="")
-            if bar is not None:
-                bar(done, len(files))
+                for name in wanted:
+                    if outcome.baseline is not None:
+                        print(f"without the domain: {render(outcome.baseline, name)}", end="")
+                    print(render(outcome.transcript, name), end="", flush=True)
     return 1 if failed else 0
-
-
-def check_format(name: str) -> None:
-    from ilme.errors import BadInputError
-    from ilme.recogniser.transcripts import FORMATS
-
-    if name not in FORMATS:
-        raise BadInputError(f"no format is called {name!r}; there are {', '.join(FORMATS)}")

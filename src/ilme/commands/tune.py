@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ilme.commands.progress import say, steps_table, utterance_progress
 from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions
-from ilme.search.attention import AttentionOptions
-from ilme.search.transducer import TransducerOptions
+from ilme.recogniser.options import SearchSettings
 from ilme.tuning.tuner import TuningOptions
 
-TUNING, DECODING, TRANSDUCER, ATTENTION = TuningOptions(), DecodingOptions(), TransducerOptions(), AttentionOptions()
+TUNING, DECODING, SEARCH = TuningOptions(), DecodingOptions(), SearchSettings()
+SHOWN = {
+    "tune": (
+        "model",
+        "dev",
+        "out",
+        "lm",
+        "subtracted",
+        "split",
+        "limit",
+        "beam",
+        "device",
+        "format",
+        "workers",
+        "ray",
+        "tuning.method",
+        "tuning.max_decodes",
+        "tuning.normaliser",
+    )
+}
 
 
 def tune(
@@ -22,73 +41,73 @@ def tune(
     subtracted: str = "internal",
     split: str = "",
     limit: int = 0,
+    beam: int = 0,
+    language: str = "",
+    prompt: str = "",
+    ranks: str = "",
     device: str = "cpu",
     format: Format = "float32",
     workers: int = 1,
-    ray: int = 0,
+    ray: str = "",
     tuning: TuningOptions = TUNING,
     decoding: DecodingOptions = DECODING,
-    transducer: TransducerOptions = TRANSDUCER,
-    attention: AttentionOptions = ATTENTION,
+    search: SearchSettings = SEARCH,
 ) -> None:
     """Find fusion weights on a dev set in a few decodes; `ilme evaluate --weights OUT/tuning.json` uses them.
 
     Can be stopped at any moment and started again. Under torchrun the processes share the work.
 
+    Example:
+        ilme tune bundled/rnnt dev.jsonl out/tuned --lm bundled/lm
+
     Args:
-        model: A checkpoint of ours, or a model of others: hub id, folder, .pt or whisper.cpp .bin.
+        model: Any model, as for `ilme adapt`.
         dev: Utterances to tune on: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
         out: Folder for tuning.json and the decodes.
         lm: The external LM: a checkpoint of ours, an n-gram file, or a mixture of such (`ilme lm mix`).
-        subtracted: What is subtracted: internal, the file of a learned internal LM (`ilme ilm learn`) or of a
-            source-domain LM; for models of others also an estimator's name.
+        subtracted: What is subtracted: internal, another internal LM of the model by name, the file of a learned one
+            (`ilme ilm learn`), or a source-domain LM.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
+        beam: Of every decode; 0 takes tuning.beam.
+        language: Language of multilingual models.
+        prompt: Text that Whisper is told came before.
+        ranks: The .tiktoken file of an OpenAI .pt.
         device: Where everything runs.
-        format: Of the decoder's weights on a CPU: float32, bfloat16 or int8.
-        workers: Processes on this machine, started with torchrun.
-        ray: Workers on a Ray cluster (the one at RAY_ADDRESS, else this machine); 0 does without Ray.
+        format: Of the weights on a CPU: float32, bfloat16 or int8.
+        workers: Processes on this machine, started with torchrun; or workers of the Ray cluster.
+        ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
         tuning: Method, ranges, beam, number of decodes and the like.
         decoding: Batches and cache.
-        transducer: Search options of a transducer; the beam is tuning.beam.
-        attention: Search options of an attention decoder; the beam is tuning.beam.
+        search: Search options that differ from the model's own.
     """
+    from ilme.commands.models import model_options
     from ilme.commands.workers import share_among
-    from ilme.errors import BadInputError
-
-    if share_among(workers):
-        return
-    if tuning.method != "BS" and not lm:
-        raise BadInputError(f"{tuning.method} needs an external LM; name one with --lm")
-    if tuning.method == "ILME-learned" and subtracted == "internal":
-        raise BadInputError(
-            "ILME-learned subtracts a learned internal LM; make one with `ilme ilm learn`, name it with --subtracted"
-        )
-    from dataclasses import replace
-
-    from ilme.data.utterances import read_utterances
     from ilme.recogniser.decoder import Processes
-    from ilme.recogniser.loading import Parts, describe, load_recogniser
-    from ilme.tuning.tuner import tune as find_weights
-    from ilme.workflows.evaluate import DecoderPlan
+    from ilme.workflows.decoding import Ray
+    from ilme.workflows.tune import tune as find_weights
 
+    if not ray and share_among(workers):
+        return
     processes = Processes.from_environment()
-    parts = Parts(model, lm, "" if tuning.method in ("BS", "SF") else subtracted, device, format)
-    utterances = read_utterances(dev, split=split, limit=limit)
-    about = describe(parts) | {"dev": str(dev)}
-    plan = DecoderPlan(parts, tuple(utterances), out / "decodes", about, decoding, transducer, attention)
-    recogniser = load_recogniser(parts, transducer, attention)
-    options = replace(tuning, length_exponent=recogniser.length_exponent)
-    with (
-        utterance_progress(processes.rank == 0) as progress,
-        plan.decoder(processes, progress, ray, recogniser) as decoder,
-    ):
+    with utterance_progress(processes.rank == 0) as progress:
         result = find_weights(
-            decoder,
-            {u.id: u.text for u in utterances},
-            options=options,
-            speakers={u.id: u.speaker for u in utterances},
+            model,
+            dev,
+            lm=lm,
+            subtracted=subtracted,
+            out=out,
+            split=split,
+            limit=limit,
+            device=device,
+            format=format,
+            options=replace(tuning, beam=beam) if beam else tuning,
+            search=search,
+            decoding=decoding,
+            model_options=model_options(language, prompt, ranks),
+            processes=processes,
+            ray=Ray(ray, workers) if ray else None,
+            progress=progress,
         )
     if processes.rank == 0:
-        result.save(out / "tuning.json")
         say(steps_table(result))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ilme.fusion import FusionWeights
 from ilme.protocols import TokenScorer
-from ilme.recogniser.recogniser import Recogniser
+from ilme.recogniser.recogniser import Encoded, Recogniser
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
@@ -44,14 +44,11 @@ class LabelShare:
 
 
 @torch.no_grad()
-def label_shares(recogniser: Recogniser, encoded: State, tokens: Sequence[int]) -> list[LabelShare]:
+def label_shares(recogniser: Recogniser, encoded: Encoded, tokens: Sequence[int]) -> list[LabelShare]:
     """The shares of U labels and of the end, for one utterance (encoded with B = 1)."""
-    ids = list(tokens)
-    asr = (
-        _transducer_shares(recogniser, encoded, ids)
-        if recogniser.is_transducer
-        else _attention_shares(recogniser, encoded, ids)
-    )
+    ids, memory = list(tokens), recogniser.memory(encoded)
+    shares = _transducer_shares if recogniser.is_transducer else _attention_shares
+    asr = shares(recogniser, memory, ids)
     lm, subtracted = (
         _scorer_shares(s, ids, recogniser.scores_end) if s is not None else [0.0] * (len(ids) + 1)
         for s in (recogniser.lm, recogniser.subtracted)
@@ -69,10 +66,10 @@ def _attention_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> 
     return [*shares, float(row[0, recogniser.model.tokens.eos])]
 
 
-def _transducer_shares(recogniser: Recogniser, encoded: State, ids: list[int]) -> list[float]:
+def _transducer_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:
     """α(t, u) = logadd(α(t−1, u) + log P(blank | t−1, u), α(t, u−1) + log P(y_u | t, u−1)), one u at a time."""
     model = recogniser.model
-    f, lengths = encoded
+    f, lengths = memory
     frames = f[0, : int(lengths[0])]
     g, state = model.start(1)
     shares: list[float] = []
@@ -111,14 +108,14 @@ def _scorer_shares(scorer: TokenScorer, ids: list[int], finish: bool) -> list[fl
     return [*shares, float(scorer.finish(row)[0]) if finish else 0.0]
 
 
-def forced(recogniser: Recogniser, encoded: State, tokens: Sequence[int]) -> Hypothesis:
+def forced(recogniser: Recogniser, encoded: Encoded, tokens: Sequence[int]) -> Hypothesis:
     """Any label sequence, such as the reference, with the scores the search would give it (all alignments)."""
     scores = _total(label_shares(recogniser, encoded, tokens))
     return Hypothesis(tuple(tokens), scores.asr, scores, text=recogniser.tokenizer.decode(list(tokens)))
 
 
 def explain(
-    recogniser: Recogniser, encoded: State, nbest: NBest, weights: FusionWeights, reference: str = ""
+    recogniser: Recogniser, encoded: Encoded, nbest: NBest, weights: FusionWeights, reference: str = ""
 ) -> dict[str, Any]:
     """The hypothesis that won, what would have won without subtraction and without any LM, and the reference.
 

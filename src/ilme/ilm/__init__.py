@@ -1,30 +1,148 @@
-"""Internal LMs: how an E2E model becomes a TokenScorer with its acoustics removed."""
+"""Internal LMs: how an E2E model becomes a TokenScorer with its acoustics removed.
+
+    internal = ilme.internal_lm(model)                      # the way that suits the model's family
+    internal = ilme.internal_lm(model, "removed")           # the paper's
+    internal = ilme.internal_lm(model, "learned", transcripts=lines)
+    internal = ilme.internal_lm(model, "internal.safetensors")
+
+One file for each family says what can be put in place of the acoustics: transducer, attention (the paper's AED),
+transformer (attention decoders whose layers are open), memory (any other attention decoder).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 from torch import Tensor
 
-from ilme.protocols import TokenScorer
+from ilme.errors import BadInputError
+from ilme.ilm.calibration import Calibration, Estimator, Needs
+from ilme.protocols import InternalLM, Samples
 
-__all__ = ["internal_lm"]
+__all__ = ["Calibration", "InternalLMs", "calibrate", "internal_lm"]
+
+Family = Literal["transducer", "attention", "transformer", "memory"]
+# Which way suits a family when nothing says more. The paper removes the acoustics; a Transformer that never ran without
+# its cross-attention answers that with noise, and one that attends to silence is a language model in all we tried.
+DEFAULT = {"transducer": "removed", "attention": "removed", "transformer": "silence", "memory": "zeroed"}
 
 
-def internal_lm(model: Any, acoustics: Tensor | None = None, scale: float = 1.0) -> TokenScorer:
-    """The internal LM of a model, checked not to depend on audio.
+class InternalLMs:
+    """The function `internal_lm`, with what there is for a model: `internal_lm.available(model)`."""
 
-    Args:
-        model: A transducer, or an attention decoder of ours.
-        acoustics: None removes the acoustic term, as in the paper; a vector takes its place: a mean (see
-            `ilme.ilm.average`), or one that was learned from text (see `ilme.ilm.learned_vector`).
-        scale: A factor of the logits; 1 in the paper.
-    """
-    from ilme.ilm.attention import AttentionInternalLM
-    from ilme.ilm.check import check_audio_independent
-    from ilme.ilm.transducer import TransducerInternalLM
+    def __call__(
+        self,
+        model: Any,
+        how: str | Path | Tensor = "auto",
+        *,
+        speech: Sequence[Samples] = (),
+        transcripts: Sequence[str | Sequence[int]] = (),
+        calibration: Calibration | None = None,
+        scale: float = 1.0,
+    ) -> InternalLM:
+        """The internal LM of a model.
 
-    kind = TransducerInternalLM if hasattr(model, "join") else AttentionInternalLM
-    scorer = kind(model, acoustics, scale)
-    check_audio_independent(scorer, model)
-    return scorer
+        Args:
+            model: Any model that implements `ilme.protocols.Transducer` or `AttentionDecoder`.
+            how: A name out of `available(model)`, `auto` for the family's own, a file that `save_internal_lm` or `ilme
+                ilm learn` wrote, or the vector itself that takes the place of the acoustics.
+            speech: A few waveforms for ways that average over speech.
+            transcripts: Texts, or token ids: of that speech, or what an internal LM is learned from.
+            calibration: In place of both, speech that has been encoded already.
+            scale: A factor of the logits, for a vector.
+        """
+        if isinstance(how, Tensor):
+            return _restored(model, "vector", {"vector": how}, scale)
+        if isinstance(how, Path) or _looks_like_file(how):
+            from ilme.ilm.files import load_internal_lm
+
+            return load_internal_lm(Path(how), model)
+        estimators = _estimators(model)
+        name = self.default(model) if how in ("auto", "internal") else how
+        if name not in estimators:
+            raise BadInputError(
+                f"no internal LM of this {_named(model)} is called {name!r}; there are {', '.join(estimators)}"
+            )
+        if calibration is None:
+            calibration = calibrate(model, speech, transcripts)
+        estimator = estimators[name]
+        if estimator.needs == "speech" and not calibration.encoded:
+            raise BadInputError(f"the internal LM {name!r} is averaged over speech: give a few utterances")
+        if estimator.needs == "transcripts" and not calibration.labels:
+            raise BadInputError(f"the internal LM {name!r} is learned from text: give transcripts")
+        scorer = estimator.make(model, calibration)
+        if family(model) in ("transducer", "attention"):
+            from ilme.ilm.check import check_audio_independent
+
+            check_audio_independent(scorer, model)
+        return scorer
+
+    def available(self, model: Any) -> tuple[str, ...]:
+        """The names of the ways to take this model's acoustics away."""
+        return tuple(_estimators(model))
+
+    def needs(self, model: Any, how: str) -> Needs:
+        """What a way needs: `nothing`, `speech` (with transcripts) or `transcripts`."""
+        return _estimators(model)[self.default(model) if how in ("auto", "internal") else how].needs
+
+    def default(self, model: Any) -> str:
+        """The way that suits the model's family."""
+        return DEFAULT[family(model)]
+
+
+internal_lm = InternalLMs()
+
+
+def calibrate(
+    model: Any, speech: Sequence[Samples] = (), transcripts: Sequence[str | Sequence[int]] = ()
+) -> Calibration:
+    """Speech, encoded, and transcripts in the model's tokens."""
+    labels = [model.tokenizer.encode(t) if isinstance(t, str) else list(t) for t in transcripts]
+    encoded = []
+    for samples in speech:
+        features, lengths = (x.to(model.device) for x in model.features([samples]))
+        if hasattr(model, "hidden"):
+            encoded.append(model.hidden(features, lengths)[0][0])
+        elif hasattr(model, "join"):
+            f, frames = model.encode(features, lengths)
+            encoded.append(f[0, : int(frames[0])])
+        else:
+            encoded.append(model.encode(features, lengths))
+    return Calibration(encoded, labels or [()] * len(encoded))
+
+
+def family(model: Any) -> Family:
+    """Which of the four files speaks for a model."""
+    from ilme.adapters.hf import TransformerAED
+    from ilme.models.aed import AED
+
+    if hasattr(model, "join"):
+        return "transducer"
+    if isinstance(model, AED):
+        return "attention"
+    return "transformer" if isinstance(model, TransformerAED) else "memory"
+
+
+def _estimators(model: Any) -> dict[str, Estimator]:
+    return _module(model).estimators(model)  # type: ignore[no-any-return]
+
+
+def _restored(model: Any, how: str, tensors: dict[str, Tensor], scale: float) -> InternalLM:
+    return _module(model).restored(model, how, tensors, scale)  # type: ignore[no-any-return]
+
+
+def _module(model: Any) -> Any:
+    from ilme.ilm import attention, memory, transducer, transformer
+
+    modules = {"transducer": transducer, "attention": attention, "transformer": transformer, "memory": memory}
+    return modules[family(model)]
+
+
+def _looks_like_file(name: str) -> bool:
+    return name.endswith(".safetensors") or "/" in name
+
+
+def _named(model: Any) -> str:
+    return str(getattr(model, "kind", type(model).__name__))

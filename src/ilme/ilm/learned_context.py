@@ -1,4 +1,4 @@
-"""Learns what stands in for the cross-attention: a vector, or a tiny network, per layer.
+"""Learns what takes the place of the cross-attention: a vector, or a tiny network, per layer.
 
     minimise  − Σ_y Σ_u log softmax(W h_u(y; v))_{y_u}     over v; every weight of the model is frozen
 
@@ -19,13 +19,14 @@ from torch import Tensor
 from ilme.adapters.decoder import Context
 from ilme.adapters.hf import TransformerAED
 from ilme.errors import BadInputError
-from ilme.ilm.transformer import Calibration, LearnedContext, TransformerILM, mean_context
+from ilme.ilm.calibration import Calibration
+from ilme.ilm.transformer import LearnedContext, TransformerInternalLM, mean_context
 
-__all__ = ["LearnOptions", "learn_context", "loss_per_label"]
+__all__ = ["LearnedContextOptions", "learn_context", "loss_per_label"]
 
 
 @dataclass(frozen=True)
-class LearnOptions:
+class LearnedContextOptions:
     """How long and how the context is learned.
 
     Attributes:
@@ -47,8 +48,8 @@ def learn_context(
     model: TransformerAED,
     calibration: Calibration,
     transcripts: Sequence[Sequence[int]] | None = None,
-    options: LearnOptions | None = None,
-) -> TransformerILM:
+    options: LearnedContextOptions | None = None,
+) -> TransformerInternalLM:
     """Learns the context.
 
     Args:
@@ -57,7 +58,7 @@ def learn_context(
         transcripts: What to learn from; the calibration's own transcripts if not given.
         options: How.
     """
-    options = options or LearnOptions()
+    options = options or LearnedContextOptions()
     sequences = [list(y) for y in (calibration.labels if transcripts is None else transcripts) if len(y)]
     if len(sequences) < 2:
         raise BadInputError(f"a learned internal LM needs at least two transcripts, got {len(sequences)}")
@@ -75,7 +76,7 @@ def learn_context(
     tensors = {key: value.detach().clone() for key, value in context.state_dict().items()}
     if not options.rank:
         tensors = {"vectors": tensors["vectors"]}
-    return TransformerILM(model, context, "learned", tensors)
+    return TransformerInternalLM(model, context, "learned", tensors)
 
 
 def _fit(
@@ -83,7 +84,7 @@ def _fit(
     context: LearnedContext,
     sequences: list[list[int]],
     aside: list[list[int]],
-    options: LearnOptions,
+    options: LearnedContextOptions,
     order: random.Random,
 ) -> dict[str, Tensor]:
     """The parameters that predict the transcripts kept aside best."""

@@ -1,4 +1,4 @@
-"""Learns from text what stands in for the acoustics of an RNN-T or an AED: one vector and one number.
+"""Learns from text what takes the place of the acoustics of an RNN-T or an AED: one vector and one number.
 
     minimise  − Σ_y Σ_u log softmax(κ z_u(y; v))_{y_u}     over v and κ; every weight of the model is frozen
 
@@ -12,35 +12,24 @@ predicted those best, so it cannot end worse than it began. It needs the source 
 
 from __future__ import annotations
 
-import json
 import random
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ilme.errors import BadInputError, CheckpointError
+from ilme.errors import BadInputError
 from ilme.models.aed import AED
 from ilme.models.rnnt import RNNT
 
-__all__ = ["StandIn", "StandInOptions", "is_stand_in", "learn_stand_in", "load_stand_in", "save_stand_in"]
-
-VERSION = 1
-_ENTRY = "ilme-internal"  # in the header of the file
-_DEAF = ("encoder.", "encoder_head.", "attend.", "ctc.")  # parts that the internal LM does not use
-_SAMPLED = 128  # numbers of each matrix in a fingerprint
-# By how much a model's fingerprint may vary, for storage in 16 or 8 bits. Measured on a study's networks: 8 bits change
-# it by 0.008, and two trainings of one RNN-T differ by 0.38, of one AED by 1.23.
-_ROUNDING = 0.05
+__all__ = ["LearnedVector", "LearnedVectorOptions", "learn_vector"]
 
 
 @dataclass(frozen=True)
-class StandIn:
+class LearnedVector:
     """What an internal LM puts in place of the acoustics.
 
     Attributes:
@@ -53,8 +42,8 @@ class StandIn:
 
 
 @dataclass(frozen=True)
-class StandInOptions:
-    """How long and how the stand-in is learned.
+class LearnedVectorOptions:
+    """How long and how the vector is learned.
 
     Attributes:
         sentences: Most sentences that are read, drawn from all that are given.
@@ -78,19 +67,19 @@ class StandInOptions:
                 raise BadInputError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
-def learn_stand_in(
-    model: RNNT | AED, sentences: Sequence[Sequence[int]], options: StandInOptions | None = None
-) -> StandIn:
-    """Learns the stand-in of a model in evaluation mode; the model does not change.
+def learn_vector(
+    model: RNNT | AED, sentences: Sequence[Sequence[int]], options: LearnedVectorOptions | None = None
+) -> LearnedVector:
+    """Learns the vector of a model in evaluation mode; the model does not change.
 
     Args:
         model: The network.
         sentences: Token ids without special ids: the transcripts that the model was trained on, or text like them.
         options: How.
     """
-    options = options or StandInOptions()
+    options = options or LearnedVectorOptions()
     if not isinstance(model, RNNT | AED):
-        raise BadInputError(f"a stand-in is learned for an RNN-T or an AED, not for {type(model).__name__}")
+        raise BadInputError(f"a vector is learned for an RNN-T or an AED, not for {type(model).__name__}")
     if model.training:
         raise BadInputError("the model is in training mode: call model.eval() before its internal LM is learned")
     usable = [list(y) for y in sentences if len(y)]
@@ -110,9 +99,9 @@ def _batches(sentences: list[list[int]], size: int) -> list[list[list[int]]]:
 
 
 def _fit(
-    model: RNNT | AED, train: list[list[list[int]]], aside: list[list[list[int]]], options: StandInOptions
-) -> StandIn:
-    """The stand-in that predicts the sentences kept aside best."""
+    model: RNNT | AED, train: list[list[list[int]]], aside: list[list[list[int]]], options: LearnedVectorOptions
+) -> LearnedVector:
+    """The vector that predicts the sentences kept aside best."""
     weight = model.output.weight
     width = model.config.joint if isinstance(model, RNNT) else model.embedding.embedding_dim
     vector = torch.zeros(width, device=weight.device, dtype=weight.dtype, requires_grad=True)
@@ -121,7 +110,7 @@ def _fit(
     optimiser = torch.optim.Adam(learned, lr=options.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, options.epochs * len(train))
     order = random.Random(options.seed)
-    best, lowest = StandIn(vector.detach().clone()), _mean_loss(model, aside, vector, sharpness)
+    best, lowest = LearnedVector(vector.detach().clone()), _mean_loss(model, aside, vector, sharpness)
     for _ in range(options.epochs):
         order.shuffle(train)
         for batch in train:
@@ -132,7 +121,7 @@ def _fit(
             schedule.step()
         now = _mean_loss(model, aside, vector, sharpness)
         if now < lowest:
-            best, lowest = StandIn(vector.detach().clone(), float(sharpness.detach().exp())), now
+            best, lowest = LearnedVector(vector.detach().clone(), float(sharpness.detach().exp())), now
     return best
 
 
@@ -163,81 +152,3 @@ def _losses(model: RNNT | AED, sentences: Sequence[Sequence[int]], vector: Tenso
         outputs.append(h)
     logits = model.output(torch.stack(outputs, 1)[inside]) * sharpness.exp()
     return F.cross_entropy(logits, targets[inside], reduction="none")
-
-
-def save_stand_in(file: Path, stand_in: StandIn, model: RNNT | AED) -> None:
-    """One safetensors file: v, the fingerprint of the model, and in the header κ and the model's kind and size."""
-    from ilme.models.checkpoint import write_tensors
-
-    about = {"version": VERSION, "kind": model.kind, "tokens": len(model.tokens), "scale": stand_in.scale}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {"vector": stand_in.vector, "fingerprint": _fingerprint(model)}
-    write_tensors(file, tensors, {_ENTRY: json.dumps(about)})
-
-
-@torch.no_grad()
-def _fingerprint(model: RNNT | AED) -> Tensor:
-    """Numbers from all over each weight matrix that the internal LM uses: (matrices, _SAMPLED)."""
-    matrices = [p.flatten() for name, p in model.named_parameters() if p.ndim > 1 and not name.startswith(_DEAF)]
-    evenly = torch.arange(_SAMPLED)
-    return torch.stack([w[(evenly * (len(w) - 1) // (_SAMPLED - 1)).to(w.device)] for w in matrices]).float().cpu()
-
-
-def _check_fingerprint(file: str | Path, found: Tensor | None, model: RNNT | AED) -> None:
-    """Refuses a file that another training of the same network made; warns of one that does not say.
-
-    max over the matrices of |a − b| / |a|, where a is the model's row and b the file's
-    """
-    again = "`ilme ilm learn` makes one for this model"
-    if found is None:
-        warnings.warn(
-            f"{file} does not say which training of the model it was learned for, and may be another's; {again}",
-            stacklevel=3,
-        )
-        return
-    own = _fingerprint(model)
-    same = found.shape == own.shape
-    change = ((found.float() - own).norm(dim=1) / own.norm(dim=1).clamp(min=1e-6)).max() if same else torch.tensor(1.0)
-    if not change <= _ROUNDING:
-        raise CheckpointError(
-            f"{file} was learned for another training of such a model: the weights differ by {float(change):.0%}, and "
-            f"storage in 16 or 8 bits explains {_ROUNDING:.0%}; {again}"
-        )
-
-
-def is_stand_in(name: str | Path) -> bool:
-    """Whether it is a file that `save_stand_in` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    file = Path(name)
-    if file.suffix != ".safetensors" or not file.is_file():
-        return False
-    try:
-        with safe_open(file, framework="pt") as reader:
-            return _ENTRY in (reader.metadata() or {})
-    except (SafetensorError, OSError):
-        return False
-
-
-def load_stand_in(file: str | Path, model: RNNT | AED) -> StandIn:
-    """Reads what `save_stand_in` wrote, for this model; it may be stored in fewer bits than the one it was made for."""
-    from ilme.models.checkpoint import read_tensors
-
-    tensors, header = read_tensors(Path(file))
-    if _ENTRY not in header or "vector" not in tensors:
-        raise CheckpointError(f"{file} is not a learned internal LM; `ilme ilm learn` writes one")
-    about = json.loads(header[_ENTRY])
-    if about["version"] != VERSION:
-        raise CheckpointError(
-            f"{file} has format version {about['version']}, this program reads {VERSION}; update ilme"
-        )
-    width = model.config.joint if isinstance(model, RNNT) else model.embedding.embedding_dim
-    found = (about["kind"], about["tokens"], *tensors["vector"].shape)
-    expected = (model.kind, len(model.tokens), width)
-    if found != expected:
-        raise CheckpointError(
-            f"{file} was learned for another model: (kind, tokens, width) is {found}, this one's is {expected}"
-        )
-    _check_fingerprint(file, tensors.get("fingerprint"), model)
-    weight = model.output.weight
-    return StandIn(tensors["vector"].to(weight.device, weight.dtype), float(about["scale"]))

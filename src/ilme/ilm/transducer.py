@@ -1,32 +1,48 @@
-"""The internal LM of a transducer: the joint network without its acoustic term, the blank left out (Section 4.1)."""
+"""The internal LM of a transducer: the joint network without its acoustic term, the blank left out (Section 4.1).
+
+What takes the place of f_t:
+
+    removed        nothing, its bias included: what the paper does
+    silence        its mean over silence
+    mean-encoder   its mean over speech
+    learned        a vector, and a factor κ of the logits, learned from transcripts (see `ilme.ilm.learned_vector`)
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from ilme.errors import CheckpointError
+from ilme.ilm.calibration import Calibration, Estimator
+from ilme.models.rnnt import RNNT
 from ilme.protocols import Transducer
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
-__all__ = ["TransducerInternalLM"]
+__all__ = ["TransducerInternalLM", "estimators", "restored"]
+
+SILENCE = 3.0  # seconds
 
 
 class TransducerInternalLM:
-    """log P(y_u | y_{<u}; θ_RNNT) = log softmax(κ z_u without blank),  z_u = J(g_u)   (Eqs. 24–26, where κ = 1).
+    """log P(y_u | y_{<u}; θ_RNNT) = log softmax(κ z_u without blank),  z_u = J(v + g_u)   (Eqs. 24–26: v = 0, κ = 1).
 
     Args:
         host: The transducer.
-        acoustics: What stands in for f_t: nothing, bias included (the paper's estimator), or a vector (J,) such as
-            its mean over utterances (see `ilme.ilm.average`) or one learned from text (see `ilme.ilm.learned_vector`).
+        vector: v (J,), which takes the place of f_t; None removes the term, bias included.
         scale: κ.
+        how: How it was estimated.
     """
 
-    def __init__(self, host: Transducer, acoustics: Tensor | None = None, scale: float = 1.0) -> None:
-        self.host = host
-        self.acoustics = acoustics
-        self.scale = scale
+    def __init__(self, host: Transducer, vector: Tensor | None = None, scale: float = 1.0, how: str = "") -> None:
+        self.host, self.vector, self.scale = host, vector, scale
+        self.how = how or ("removed" if vector is None else "vector")
+        self.tensors: dict[str, Tensor] = {} if vector is None else {"vector": vector}
 
     @property
     def tokens(self) -> Tokens:
@@ -42,15 +58,15 @@ class TransducerInternalLM:
 
     def start(self, n: int) -> tuple[Tensor, State]:
         g, state = self.host.start(n)
-        return self.ride(g), state
+        return self.rows_of(g), state
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         g, state = self.host.predict(labels, state)
-        return self.ride(g), state
+        return self.rows_of(g), state
 
-    def ride(self, g: Tensor) -> Tensor:
+    def rows_of(self, g: Tensor) -> Tensor:
         """Rows (n, V) from the language terms g (n, J) that the host's own search has already computed."""
-        f = None if self.acoustics is None else self.acoustics.expand_as(g)
+        f = None if self.vector is None else self.vector.expand_as(g)
         logits = self.host.join(f, g) * self.scale
         logits[:, self.tokens.blank] = -torch.inf
         return log_softmax(logits)
@@ -58,3 +74,52 @@ class TransducerInternalLM:
     def finish(self, rows: Tensor) -> Tensor:
         """A transducer's sum runs to U (Eq. 26): it has no end of sentence to score."""
         return rows.new_zeros(len(rows))
+
+
+def estimators(model: Any) -> dict[str, Estimator]:
+    """The ways that this transducer has."""
+    found = {"removed": Estimator(lambda model, _: TransducerInternalLM(model))}
+    if hasattr(model, "features"):
+        found["silence"] = Estimator(_silence)
+    found["mean-encoder"] = Estimator(_mean_encoder, "speech")
+    if isinstance(model, RNNT):  # its weights are open, so gradients pass through it
+        found["learned"] = Estimator(_learned, "transcripts")
+    return found
+
+
+def restored(model: Transducer, how: str, tensors: dict[str, Tensor], scale: float) -> TransducerInternalLM:
+    """Makes an internal LM again from its tensors."""
+    vector = tensors.get("vector")
+    if vector is None:
+        return TransducerInternalLM(model, None, scale, how)
+    g, _ = model.start(1)
+    if vector.shape != g.shape[1:]:
+        raise CheckpointError(
+            f"this internal LM was made for another model: it puts a vector of {tuple(vector.shape)} in place of "
+            f"acoustic terms of {tuple(g.shape[1:])}"
+        )
+    return TransducerInternalLM(model, vector.to(g.device, g.dtype), scale, how)
+
+
+@torch.no_grad()
+def _silence(model: Any, _: Calibration) -> TransducerInternalLM:
+    features, lengths = model.features([np.zeros(int(SILENCE * model.rate), dtype=np.float32)])
+    f, frames = model.encode(features.to(model.device), lengths.to(model.device))
+    return TransducerInternalLM(model, _mean([f[0, : int(frames[0])]]), 1.0, "silence")
+
+
+def _mean_encoder(model: Transducer, calibration: Calibration) -> TransducerInternalLM:
+    return TransducerInternalLM(model, _mean([f.to(model.device) for f in calibration.encoded]), 1.0, "mean-encoder")
+
+
+def _mean(terms: list[Tensor]) -> Tensor:
+    """Mean (J,) over every frame of the acoustic terms (T, J)."""
+    total = torch.stack([f.double().sum(0) for f in terms]).sum(0)
+    return (total / sum(len(f) for f in terms)).to(terms[0].dtype)
+
+
+def _learned(model: RNNT, calibration: Calibration) -> TransducerInternalLM:
+    from ilme.ilm.learned_vector import learn_vector
+
+    learned = learn_vector(model, calibration.labels, calibration.learning)
+    return TransducerInternalLM(model, learned.vector, learned.scale, "learned")

@@ -12,14 +12,12 @@ ran without its cross-attention answers that with nearly uniform noise, so there
     mean-context   the cross-attention's output averaged over utterances and labels, one vector per layer
     learned        one vector (and, if asked for, a tiny network) per layer, trained to predict transcripts
 
-Which of them is best is decided by the word error rate on dev speech, not here. The decoder state of the
-internal
-LM is its own: the state of the acoustic pass has heard the audio.
+Which of them is best is decided by the word error rate on dev speech, not here. The decoder state of the internal LM is
+its own: the state of the acoustic pass has heard the audio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,30 +26,30 @@ from torch import Tensor, nn
 
 from ilme.adapters.decoder import Context, Layer, Vectors
 from ilme.adapters.hf import RATE, TransformerAED, attention
-from ilme.errors import BadInputError, CheckpointError
+from ilme.errors import CheckpointError
+from ilme.ilm.calibration import Calibration, Estimator
 from ilme.runtime.state import State, map_tensors
 from ilme.tokens import Tokens
 
-__all__ = ["ESTIMATORS", "Calibration", "LearnedContext", "TransformerILM", "estimate", "from_tensors"]
+__all__ = ["LearnedContext", "TransformerInternalLM", "estimators", "restored"]
 
 FLOOR = -1e4  # the log-probability of a suppressed unit; finite, so that μ·ILM never makes ∞ − ∞
 
 
-class TransformerILM:
-    """The internal LM of `host`; implements `ilme.protocols.TokenScorer` and `InternalLM`.
+class TransformerInternalLM:
+    """The internal LM of `host`; implements `ilme.protocols.InternalLM` and `SharedStep`.
 
     Args:
         host: The model whose internal LM this is.
-        context: What stands in for the cross-attention.
-        name: How it was estimated.
-        tensors: What `context` is made of, for `from_tensors`.
+        context: What takes the place of the cross-attention.
+        how: How it was estimated.
+        tensors: What `context` is made of, for `restored`.
     """
 
-    def __init__(self, host: TransformerAED, context: Context, name: str, tensors: dict[str, Tensor]) -> None:
-        self.host = host
-        self.context = context
-        self.name = name
-        self.tensors = tensors
+    scale = 1.0
+
+    def __init__(self, host: TransformerAED, context: Context, how: str, tensors: dict[str, Tensor]) -> None:
+        self.host, self.context, self.how, self.tensors = host, context, how, tensors
         self._allowed = host.allowed.clamp(min=FLOOR)
         self._allowed_first = host.allowed_first.clamp(min=FLOOR)
 
@@ -75,7 +73,7 @@ class TransformerILM:
         (hidden,), (cache,) = decoder.run(decoder.stream(labels[:, None], state, self.context))
         return self.host.log_probabilities(hidden[:, -1], self._allowed), cache
 
-    def ride(
+    def step_both(
         self, labels: Tensor, state: State, internal: State, memory: State
     ) -> tuple[tuple[Tensor, State], tuple[Tensor, State]]:
         """The host's step and this scorer's in one pass over the weights."""
@@ -85,23 +83,6 @@ class TransformerILM:
         """log P(end | sequence): this internal LM scores the end, as its model does."""
         eos = self.tokens.eos
         return rows.new_zeros(len(rows)) if eos is None else rows[:, eos]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """A little speech that the averages are taken over; transcripts may be the model's own.
-
-    Attributes:
-        hidden: Encoder output of each utterance (T, D).
-        labels: Its transcript in the model's tokens.
-    """
-
-    hidden: Sequence[Tensor]
-    labels: Sequence[Sequence[int]]
-
-    def __post_init__(self) -> None:
-        if len(self.hidden) != len(self.labels):
-            raise BadInputError(f"{len(self.hidden)} utterances but {len(self.labels)} transcripts")
 
 
 class LearnedContext(nn.Module):
@@ -127,40 +108,40 @@ class LearnedContext(nn.Module):
         return self.vectors[index] + F.linear(inner, self.up[index])
 
 
-def removed(model: TransformerAED, calibration: Calibration | None = None) -> TransformerILM:
+def removed(model: TransformerAED, _: Calibration) -> TransformerInternalLM:
     """ĉ = 0: what the paper does."""
     layers = model.decoder.layers
     vectors = torch.zeros(len(layers), model.decoder.width, device=model.device, dtype=model.dtype)
-    return TransformerILM(model, Vectors(vectors), "removed", {"vectors": vectors})
+    return TransformerInternalLM(model, Vectors(vectors), "removed", {"vectors": vectors})
 
 
 @torch.no_grad()
-def zeroed(model: TransformerAED, calibration: Calibration | None = None) -> TransformerILM:
+def zeroed(model: TransformerAED, _: Calibration) -> TransformerInternalLM:
     """Encoder output zero. Every frame has then the same value b_v, so the attention's weights do not matter."""
     nothing = torch.zeros(1, 1, model.encoder_width, device=model.device, dtype=model.dtype)
     vectors = torch.stack([single_frame(layer, nothing) for layer in model.decoder.layers])
-    return TransformerILM(model, Vectors(vectors), "zeroed", {"vectors": vectors})
+    return TransformerInternalLM(model, Vectors(vectors), "zeroed", {"vectors": vectors})
 
 
 @torch.inference_mode()
-def silence(model: TransformerAED, calibration: Calibration | None = None) -> TransformerILM:
+def silence(model: TransformerAED, _: Calibration) -> TransformerInternalLM:
     """Cross-attention to silence: a full window for a model that always takes one, else three seconds."""
     import numpy as np
 
     seconds = model.window if model.fixed_length else min(3.0, model.window)
     features, lengths = model.features([np.zeros(int(seconds * RATE), dtype=np.float32)])
-    hidden, _ = model.hidden(features, lengths)
+    hidden = model.hidden(features, lengths)[0]
     return _attending(model, hidden, "silence")
 
 
 @torch.inference_mode()
-def mean_encoder(model: TransformerAED, calibration: Calibration) -> TransformerILM:
+def mean_encoder(model: TransformerAED, calibration: Calibration) -> TransformerInternalLM:
     """Cross-attention to the mean encoder output.
 
     A model with a fixed window is averaged frame by frame, one of variable length over all frames: then the
     memory is one frame, and its attention a constant.
     """
-    hidden = _need(calibration, "mean-encoder").hidden
+    hidden = calibration.encoded
     if model.fixed_length:
         mean = torch.stack([h.to(model.device, torch.float32) for h in hidden]).mean(0)
     else:
@@ -170,19 +151,18 @@ def mean_encoder(model: TransformerAED, calibration: Calibration) -> Transformer
 
 
 @torch.inference_mode()
-def mean_context(model: TransformerAED, calibration: Calibration) -> TransformerILM:
+def mean_context(model: TransformerAED, calibration: Calibration) -> TransformerInternalLM:
     """The cross-attention's output of each layer, averaged over every label of every utterance."""
-    calibration = _need(calibration, "mean-context")
     layers = model.decoder.layers
     total = torch.zeros(len(layers), model.decoder.width, device=model.device, dtype=torch.float64)
     count = 0
-    for hidden, labels in zip(calibration.hidden, calibration.labels, strict=True):
+    for hidden, labels in zip(calibration.encoded, calibration.labels, strict=True):
         recorder = _Recorder(attention(model.memory(hidden[None].to(model.device, model.dtype))), total)
         given = torch.tensor([list(labels)], dtype=torch.long, device=model.device)
         model.teacher_forced(given, recorder)
         count += len(model.prefix) + len(labels)
     vectors = (total / count).to(model.dtype)
-    return TransformerILM(model, Vectors(vectors), "mean-context", {"vectors": vectors})
+    return TransformerInternalLM(model, Vectors(vectors), "mean-context", {"vectors": vectors})
 
 
 @dataclass(frozen=True)
@@ -204,60 +184,50 @@ def single_frame(layer: Layer, hidden: Tensor) -> Tensor:
     return layer.cross_out(value)[0, 0]
 
 
-def _attending(model: TransformerAED, hidden: Tensor, name: str) -> TransformerILM:
+def _attending(model: TransformerAED, hidden: Tensor, name: str) -> TransformerInternalLM:
     """An internal LM that attends to a fixed encoder output (1, T, D)."""
     if hidden.shape[1] == 1:
         vectors = torch.stack([single_frame(layer, hidden) for layer in model.decoder.layers])
-        return TransformerILM(model, Vectors(vectors), name, {"vectors": vectors})
-    return TransformerILM(model, attention(model.memory(hidden)), name, {"hidden": hidden[0].clone()})
+        return TransformerInternalLM(model, Vectors(vectors), name, {"vectors": vectors})
+    return TransformerInternalLM(model, attention(model.memory(hidden)), name, {"hidden": hidden[0].clone()})
 
 
-def learned(model: TransformerAED, calibration: Calibration) -> TransformerILM:
+def learned(model: TransformerAED, calibration: Calibration) -> TransformerInternalLM:
     """Vectors trained from the mean context on the calibration's transcripts, see `ilme.ilm.learned_context`."""
     from ilme.ilm.learned_context import learn_context
 
-    return learn_context(model, calibration)
+    return learn_context(model, calibration, options=calibration.learning)
 
 
-def _need(calibration: Calibration | None, name: str) -> Calibration:
-    if calibration is None or not calibration.hidden:
-        raise BadInputError(f"the internal LM {name!r} is averaged over speech: give a few utterances")
-    return calibration
+def estimators(model: TransformerAED) -> dict[str, Estimator]:
+    """The ways that this model has."""
+    return {
+        "removed": Estimator(removed),
+        "zeroed": Estimator(zeroed),
+        "silence": Estimator(silence),
+        "mean-encoder": Estimator(mean_encoder, "speech"),
+        "mean-context": Estimator(mean_context, "speech"),
+        "learned": Estimator(learned, "speech"),
+    }
 
 
-ESTIMATORS: dict[str, Callable[[TransformerAED, Calibration], TransformerILM]] = {
-    "removed": removed,
-    "zeroed": zeroed,
-    "silence": silence,
-    "mean-encoder": mean_encoder,
-    "mean-context": mean_context,
-    "learned": learned,
-}
-WITHOUT_SPEECH = ("removed", "zeroed", "silence")  # estimators that need no calibration
-
-
-def estimate(name: str, model: TransformerAED, calibration: Calibration | None = None) -> TransformerILM:
-    """The internal LM of that name."""
-    if name not in ESTIMATORS:
-        raise BadInputError(f"no internal LM is called {name!r}; there are {', '.join(ESTIMATORS)}")
-    return ESTIMATORS[name](model, calibration or Calibration((), ()))
-
-
-def from_tensors(model: TransformerAED, name: str, tensors: dict[str, Tensor]) -> TransformerILM:
-    """Makes an internal LM again from what `TransformerILM.tensors` held."""
+def restored(model: TransformerAED, how: str, tensors: dict[str, Tensor], scale: float) -> TransformerInternalLM:
+    """Makes an internal LM again from its tensors; a bare vector takes the place of every layer's cross-attention."""
     placed = {key: value.to(model.device, model.dtype) for key, value in tensors.items()}
     if "hidden" in placed:
         width = placed["hidden"].shape[-1]
         if width != model.encoder_width:
             raise CheckpointError(f"this internal LM was made for width {width}, the model has {model.encoder_width}")
-        return _attending(model, placed["hidden"][None], name)
+        return _attending(model, placed["hidden"][None], how)
     shape = (len(model.decoder.layers), model.decoder.width)
-    if placed.get("vectors") is None or placed["vectors"].shape != shape:
+    vectors = placed.get("vectors", placed.get("vector"))
+    if vectors is None or vectors.shape not in (shape, shape[1:]):
         found = {key: tuple(value.shape) for key, value in placed.items()}
         raise CheckpointError(f"this internal LM belongs to another model: expected vectors of {shape}, found {found}")
-    context: Context = Vectors(placed["vectors"])
+    vectors = vectors.expand(shape)
+    context: Context = Vectors(vectors)
     if "down" in placed:
-        network = LearnedContext(placed["vectors"], rank=placed["down"].shape[1])
+        network = LearnedContext(vectors, rank=placed["down"].shape[1])
         network.load_state_dict(placed)
         context = network.requires_grad_(False)
-    return TransformerILM(model, context, name, placed)
+    return TransformerInternalLM(model, context, how, placed if "down" in placed else {"vectors": vectors})

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.protocols import AttentionDecoder, InternalLM, TokenScorer, Transducer
+from ilme.protocols import SharedStep, TokenScorer
 from ilme.runtime.state import State, map_tensors
 from ilme.tokens import Tokens, check_same_vocabulary
 
-__all__ = ["FoldedInternal", "FoldedRider", "FoldedScorer", "Folds", "fold_internal"]
+__all__ = ["FoldedInternal", "FoldedScorer", "FoldedSharedStep", "Folds", "fold_internal"]
 
 NOTHING = -1
 SPACES = " Ġ▁"  # how inventories write the space before a word
@@ -152,23 +153,23 @@ class FoldedInternal:
         return mass.clamp_(min=floor).log_()[:, self.folds.index].masked_fill(self.folds.silent, 0.0)
 
 
-class FoldedRider(FoldedInternal):
+class FoldedSharedStep(FoldedInternal):
     """A `FoldedInternal` whose internal LM shares the work of its model's own step."""
 
-    internal: InternalLM  # type: ignore[assignment]
+    internal: SharedStep  # type: ignore[assignment]
 
     @property
-    def host(self) -> Transducer | AttentionDecoder:
+    def host(self) -> Any:
         return self.internal.host
 
-    def ride(
+    def step_both(
         self, labels: Tensor, state: State, internal: State, memory: State
     ) -> tuple[tuple[Tensor, State], tuple[Tensor, State]]:
         """The host's step and this scorer's in one pass over the weights."""
-        own, (rows, new) = self.internal.ride(labels, state, internal, memory)  # type: ignore[attr-defined]
+        own, (rows, new) = self.internal.step_both(labels, state, internal, memory)
         return own, (self._fold(rows), new)
 
 
 def fold_internal(internal: TokenScorer, folds: Folds) -> FoldedInternal:
-    """The folded form of an internal LM; one that rides on an attention decoder still does."""
-    return (FoldedRider if isinstance(internal, InternalLM) else FoldedInternal)(internal, folds)
+    """The folded form of an internal LM; one that takes its steps together with its host still does."""
+    return (FoldedSharedStep if isinstance(internal, SharedStep) else FoldedInternal)(internal, folds)

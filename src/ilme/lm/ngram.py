@@ -27,12 +27,15 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.arpa import NEVER, Arpa, Units, read_arpa
 from ilme.runtime.files import atomic_path
 from ilme.runtime.state import State
+from ilme.runtime.tensors import read_header
 from ilme.tokens import Tokens
 
 if TYPE_CHECKING:
     from ilme.lm.kenlm_binary import KenLMScorer
 
-__all__ = ["NGramScorer", "lm_tokens", "load_ngram"]
+KENLM = b"mmap lm http://kheafield.com"  # how KenLM's binaries begin
+
+__all__ = ["NGramScorer", "is_ngram", "lm_tokens", "load_ngram"]
 
 FORMAT = "ilme-ngram-1"
 
@@ -365,3 +368,16 @@ def load_ngram(
 
         return KenLMScorer(path, tokens, units or "ids", device, dtype)
     return NGramScorer.from_arpa(path, tokens, units, device, dtype)
+
+
+def is_ngram(name: str | os.PathLike[str]) -> bool:
+    """Whether it is a file that `load_ngram` reads: by its name, or by its first bytes where others have such names."""
+    path = Path(name)
+    if not path.is_file():
+        return False
+    if path.suffix == ".safetensors":
+        return not read_header(path).keys() & {"ilme", "ilme-internal"}
+    if path.suffix in (".bin", ".binary", ".klm"):
+        with path.open("rb") as stream:
+            return stream.read(len(KENLM)) == KENLM
+    return path.suffix in (".arpa", ".gz", ".lm") or path.name.endswith(".arpa.gz")

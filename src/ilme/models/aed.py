@@ -13,6 +13,7 @@ from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.energies import attention_energies, weights_and_context
 from ilme.models.lstm import LSTMStack
 from ilme.models.rows import group_equal_rows
+from ilme.models.speech import SpeechNetwork
 from ilme.runtime.cuda import kernels_run_on
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
@@ -91,7 +92,7 @@ PRESETS: dict[str, AEDConfig] = {
 }
 
 
-class AED(nn.Module):
+class AED(SpeechNetwork):
     """P(y_u | x, y_{<u}) = softmax(W_d h_dec_u + b_d); implements `ilme.protocols.AttentionDecoder`.
 
     Legend: B utterances, n label sequences (n / B of each utterance, standing together), T frames, U labels,
@@ -146,6 +147,11 @@ class AED(nn.Module):
         weights, context = self.attend(weights, memory, h)
         return log_softmax(self.output(h)), (rnn, weights, context)
 
+    def without_audio(self) -> Memory:
+        """One frame of zeros: its context vector is zero, so nothing but the labels reaches the decoder."""
+        h = torch.zeros(1, 1, self.config.encoder.outputs, device=self.device, dtype=self.output.weight.dtype)
+        return h, self.attend.key(h), h.new_zeros(1, 1)
+
     def decode(self, labels: Tensor, context: Tensor | None, rnn: State) -> tuple[Tensor, State]:
         """h_dec_u = DecoderRNN(h_dec_{u−1}, e_{u−1} + c_{u−1})   (Eq. 7); without c it is Eq. 31's: (n, hidden)."""
         e = self.embedding(labels)
@@ -163,6 +169,10 @@ class AED(nn.Module):
             weights, context = self.attend(weights, memory, h)
             outputs.append(h)
         return self.output(self.dropout(torch.stack(outputs, 1)))  # type: ignore[no-any-return]
+
+    def language_parameters(self) -> dict[str, nn.Parameter]:
+        """The weights that the internal LM uses, too: all but those that only audio passes through."""
+        return {n: p for n, p in self.named_parameters() if not n.startswith(("encoder.", "attend.", "ctc."))}
 
     def components(self) -> dict[str, nn.Module]:
         parts = {"encoder": self.encoder, "attention": self.attend}

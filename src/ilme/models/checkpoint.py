@@ -7,32 +7,29 @@ its place and moved there when complete, so a reader never sees half of one. Pic
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from ilme import models
 from ilme.errors import BadInputError, CheckpointError
+from ilme.models.int8 import from_int8, is_int8
 from ilme.runtime.configs import config_from_json, config_to_json
-from ilme.runtime.files import write_atomically
+from ilme.runtime.tensors import read_header, read_tensors, write_tensors
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["LoadedModel", "load_model", "load_tokenizer", "read_header", "read_tensors", "save_model", "write_tensors"]
+__all__ = ["Checkpoint", "checkpoint_kind", "load_checkpoint", "load_tokenizer", "save_model"]
 
 VERSION = 1
 FILE = "model.safetensors"
-PACKED = "ilme_int8"  # in the header of a file that ilme.models.int8 wrote
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class Checkpoint:
     """What a checkpoint holds.
 
     Attributes:
@@ -82,7 +79,7 @@ def save_model(
     return file
 
 
-def load_model(path: str | Path, expect: str | None = None, device: torch.device | str = "cpu") -> LoadedModel:
+def load_checkpoint(path: str | Path, expect: str | None = None, device: torch.device | str = "cpu") -> Checkpoint:
     """Reads what `save_model` wrote.
 
     Args:
@@ -93,11 +90,8 @@ def load_model(path: str | Path, expect: str | None = None, device: torch.device
     file = _file(Path(path))
     weights, header = read_tensors(file)
     about = _about(file, header, expect)
-    if PACKED in header:
-        raise CheckpointError(
-            f"{file} is stored in 8 bits, to be shipped; `ilme demo` writes the bundled networks as they are used to "
-            "out/demo/models, and ilme.models.int8.from_int8 any other"
-        )
+    if is_int8(header):
+        weights = from_int8(weights)
     try:
         config: Any = config_from_json(models.config_class(about["kind"]), about["config"])
         tokens = Tokens.from_json(about["tokens"])
@@ -106,7 +100,16 @@ def load_model(path: str | Path, expect: str | None = None, device: torch.device
     except (BadInputError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file}: its description does not make a model: {error}") from error
     _fill(file, model, weights)
-    return LoadedModel(about["kind"], model.to(device).eval(), *_parts(about))
+    tokenizer, frontend = _parts(about)
+    if about["kind"] != "lm":
+        model.attach(tokenizer, frontend)
+    return Checkpoint(about["kind"], model.to(device).eval(), tokenizer, frontend)
+
+
+def checkpoint_kind(path: str | Path) -> str:
+    """`rnnt`, `aed` or `lm`: what a checkpoint holds, from its header alone."""
+    file = _file(Path(path))
+    return str(_about(file, read_header(file), None)["kind"])
 
 
 def load_tokenizer(path: str | Path) -> Any:
@@ -136,7 +139,7 @@ def _about(file: Path, header: Mapping[str, str], expect: str | None) -> dict[st
     if "ilme" not in header:
         raise CheckpointError(
             f"{file} is a safetensors file of another program: it has no 'ilme' entry. "
-            "Models of others are loaded by name with ilme.adapters"
+            "Models of others are loaded by folder or hub id: ilme.load_model"
         )
     about: dict[str, Any] = json.loads(header["ilme"])
     if about.get("version") != VERSION:
@@ -174,42 +177,6 @@ def _unique(model: nn.Module) -> dict[str, Tensor]:
             seen.add(id(value))
             out[name] = value.detach()
     return out
-
-
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and header of a safetensors file; what is wrong with any other file, in words."""
-    with _opened(file) as reader:
-        return {name: reader.get_tensor(name) for name in reader.keys()}, reader.metadata() or {}  # noqa: SIM118
-
-
-def read_header(file: Path) -> dict[str, str]:
-    """The header of a safetensors file alone, without its tensors."""
-    with _opened(file) as reader:
-        return reader.metadata() or {}
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    if not file.is_file():
-        raise CheckpointError(f"{file} does not exist")
-    try:
-        with safe_open(file, framework="pt") as reader:
-            yield reader
-    except (SafetensorError, OSError) as error:
-        with file.open("rb") as stream:
-            start = stream.read(4)
-        if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
-            raise CheckpointError(
-                f"{file} is a pickle (.pt/.bin), which can run code and is never loaded; save it as safetensors"
-            ) from error
-        size = file.stat().st_size
-        raise CheckpointError(
-            f"{file} ({size:,} bytes) is not a whole safetensors file: {error}; copy it again or use another checkpoint"
-        ) from error
-
-
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
-    write_atomically(file, save({name: value.contiguous().cpu() for name, value in tensors.items()}, metadata=header))
 
 
 def _file(path: Path, writing: bool = False) -> Path:

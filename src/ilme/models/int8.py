@@ -3,23 +3,29 @@
     W_oi ≈ s_o Q_oi,   s_o = max_i |W_oi| / 127,   Q rounded to int8
 
 A matrix NAME becomes NAME (int8) and NAME.scale (float32, one for each row); vectors stay as float16. The header is
-that of the checkpoint it was made from, with the entry `ilme_int8` beside it; `load_model` says so when it meets one.
+that of the checkpoint it was made from, with the entry `ilme_int8` beside it; loading makes float32 of it again.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ilme.errors import CheckpointError
-from ilme.models.checkpoint import PACKED, read_tensors, write_tensors
+from ilme.runtime.tensors import read_tensors, write_tensors
 
-__all__ = ["from_int8", "to_int8"]
+__all__ = ["from_int8", "is_int8", "to_int8"]
 
+_ENTRY = "ilme_int8"
 _SCALE = ".scale"
+
+
+def is_int8(header: Mapping[str, str]) -> bool:
+    """Whether a file with this header is stored in 8 bits."""
+    return _ENTRY in header
 
 
 def to_int8(checkpoint: Path, out: Path) -> None:
@@ -44,14 +50,11 @@ def to_int8(checkpoint: Path, out: Path) -> None:
         scale = rows.abs().amax(1).clamp(min=1e-12) / 127
         stored[name] = (rows / scale[:, None]).round().to(torch.int8).view(value.shape)
         stored[name + _SCALE] = scale
-    write_tensors(out, stored, {**header, PACKED: "1"})
+    write_tensors(out, stored, {**header, _ENTRY: "1"})
 
 
-def from_int8(file: Path, out: Path) -> None:
-    """Writes the checkpoint that `ilme.models.checkpoint.load_model` reads, in float32."""
-    tensors, header = read_tensors(file)
-    if header.pop(PACKED, None) is None:
-        raise CheckpointError(f"{file} is not stored in 8 bits; load it as it is")
+def from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights in float32."""
     plain: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if name.endswith(_SCALE):
@@ -61,4 +64,4 @@ def from_int8(file: Path, out: Path) -> None:
             plain[name] = value.float() * scale
         else:
             plain[name] = value.float() if value.is_floating_point() else value
-    write_tensors(out, plain, header)
+    return plain

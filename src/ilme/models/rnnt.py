@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.lstm import LSTMStack
+from ilme.models.speech import SpeechNetwork
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
@@ -74,7 +75,7 @@ PRESETS: dict[str, RNNTConfig] = {
 }
 
 
-class RNNT(nn.Module):
+class RNNT(SpeechNetwork):
     """P(ỹ_i | x, y) = softmax(J(f_t + g_u)); implements `ilme.protocols.Transducer`.
 
     Legend: B utterances, n label sequences, T frames, U labels, J joint dimension, V output units, blank included.
@@ -130,6 +131,15 @@ class RNNT(nn.Module):
         """The logits of some output units only: f and g (n, J), units (m,), to (n, m)."""
         weight, bias = self.output.weight, self.output.bias
         return nn.functional.linear(torch.tanh(f + g), weight[units], bias[units])
+
+    @property
+    def label_parameters(self) -> int:
+        """Weights that are read for one label; a search plans its work on a GPU by it."""
+        return sum(p.numel() for p in self.language_parameters().values())
+
+    def language_parameters(self) -> dict[str, nn.Parameter]:
+        """The weights that the internal LM uses, too: all but those that only audio passes through."""
+        return {n: p for n, p in self.named_parameters() if not n.startswith(("encoder.", "encoder_head.", "ctc."))}
 
     def components(self) -> dict[str, nn.Module]:
         parts: dict[str, nn.Module] = {

@@ -13,10 +13,10 @@ from ilme.recogniser.decoder import SearchDecoder
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete, finite
 
-__all__ = ["RememberedDecodes"]
+__all__ = ["CachedDecoder"]
 
 
-class RememberedDecodes:
+class CachedDecoder:
     """Implements `ilme.tuning.tuner.Decoder` over another decoder, whose lists it keeps in memory.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -28,6 +28,7 @@ from ilme.search.rescoring import SequenceScorer, complete, finite
 __all__ = ["DecodingOptions", "Processes", "SearchDecoder"]
 
 Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class Processes:
         if found.world > 1 and not torch.distributed.is_initialized():
             torch.distributed.init_process_group("gloo")
         return found
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """This process's part of a list that every process has."""
+        return list(items[self.rank :: self.world])
 
     def wait(self) -> None:
         """Returns when every process has come here."""

@@ -1,42 +1,36 @@
-"""A domain folder that `ilme adapt` wrote, ready to transcribe.
+"""A domain folder: a model by reference, with the LM, the internal LM, the weights and the search of one domain.
 
-import ilme
-ward = ilme.load("my-domain")
-print(ward.transcribe("visit.flac").text)
+domain.json             the card: model, weights, search, what was measured, a hash of every file
+lm.safetensors          the domain's LM, if it was trained for the folder
+internal.safetensors    what takes the place of the acoustics in the model's internal LM
+card.md, tuning.json    for people, and for `ilme report`
+
+recogniser = ilme.load_domain("my-domain")
+print(recogniser.transcribe("visit.flac").text)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ilme.adapters.hf import RATE, TransformerAED
-from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
-from ilme.adapters.whisper_timestamps import TimestampRules, stamped_segments
-from ilme.data.audio import AudioSource, Samples, load_audio
-from ilme.data.audio_stream import AudioStream
-from ilme.errors import BadInputError, CheckpointError
+from ilme.errors import CheckpointError
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import from_tensors
+from ilme.ilm.files import load_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
+from ilme.models.packed import Format
 from ilme.protocols import TokenScorer
-from ilme.recogniser.transcripts import Segment, Transcript
-from ilme.recogniser.windows import Window, is_silent, stream_windows
-from ilme.search.attention import AttentionOptions
-from ilme.search.hypothesis import Hypothesis, NBest
+from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.options import TRANSFORMER, Options, default_options, options_from_json, options_to_json
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.files import file_hash, write_atomically
 
-__all__ = ["Domain", "DomainRecogniser", "load"]
+__all__ = ["CARD", "INTERNAL", "LM", "Domain", "load_domain"]
 
-FORMAT, VERSION = "ilme-domain", 1
+FORMAT, VERSION = "ilme-domain", 2
 CARD, LM, INTERNAL = "domain.json", "lm.safetensors", "internal.safetensors"
-Progress = Callable[[float, float], None]
 
 
 @dataclass(frozen=True)
@@ -44,34 +38,41 @@ class Domain:
     """What a domain folder says about itself.
 
     Attributes:
-        model: Hub id, folder or file of the model.
+        model: The model, as `ilme.load_model` takes it.
         model_options: Language, task, prompt and the like.
+        kind: The model's kind, such as `whisper` or `rnnt`; empty if the folder does not say.
         weights: The fusion weights; all 0 if tuning found no gain.
-        internal: Name of the internal LM's estimator; empty if none is subtracted.
-        search: How to search.
+        internal: How the internal LM was estimated; empty if none is subtracted.
+        search: How to search; None as the model's family is searched.
         lm: The LM's file in the folder, or its name elsewhere; empty if none is used.
         style: How the LM reads the model's tokens: `fold` passes over case and punctuation, all else as they are.
         report: Dev results, text statistics, time, versions.
+        files: SHA-256 of the folder's other files.
     """
 
     model: str
     model_options: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
     weights: FusionWeights = field(default_factory=FusionWeights)
     internal: str = ""
-    search: AttentionOptions = SEARCH
+    search: Options | None = None
     lm: str = LM
     style: str = "restore"
     report: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
-    def save(self, folder: Path) -> None:
-        data = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        data["search"] = {k: v for k, v in data["search"].items() if v != float("inf")}
-        part = folder / f"{CARD}.part"
-        part.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(folder / CARD)
+    def save(self, folder: Path) -> Domain:
+        """Writes the card, with the hashes of the LM and the internal LM that lie in the folder."""
+        named = [name for name in dict.fromkeys((self.lm, INTERNAL)) if name and (folder / name).is_file()]
+        whole = replace(self, files={name: file_hash(folder / name) for name in named})
+        data = {"format": FORMAT, "version": VERSION, **asdict(whole)}
+        data["search"] = None if self.search is None else options_to_json(self.search)
+        write_atomically(folder / CARD, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+        return whole
 
     @classmethod
     def read(cls, folder: Path) -> Domain:
+        """Reads a card of this version or of version 1."""
         file = folder / CARD
         if not file.is_file():
             raise CheckpointError(f"{folder} is no domain folder: it has no {CARD}; `ilme adapt` writes one")
@@ -79,158 +80,101 @@ class Domain:
             data = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise CheckpointError(f"{file} is not JSON: {error}") from error
-        if data.get("format") != FORMAT or data.get("version") != VERSION:
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") not in (1, VERSION):
+            found = data if isinstance(data, dict) else {}
             raise CheckpointError(
-                f"{file} has format {data.get('format')!r}, version {data.get('version')!r}; "
+                f"{file} has format {found.get('format')!r}, version {found.get('version')!r}; "
                 f"this version of ilme reads {FORMAT} {VERSION}: run `ilme adapt` again"
             )
         try:
-            return cls(
-                model=data["model"],
-                model_options=dict(data["model_options"]),
-                weights=FusionWeights(**data["weights"]),
-                internal=data["internal"],
-                search=AttentionOptions(**data["search"]),
-                lm=data["lm"],
-                style=data.get("style", "restore"),  # folders written before there was a choice
-                report=dict(data["report"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{file} is damaged: {error!r}; run `ilme adapt` again") from error
+            return cls._of(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{file} is damaged: {error}; run `ilme adapt` again") from error
+
+    @classmethod
+    def _of(cls, data: dict[str, Any]) -> Domain:
+        search = data["search"]
+        if data["version"] == 1:  # there the length of the audio always counted
+            guards = {"labels_per_second": TRANSFORMER.labels_per_second, "plausible_length": True}
+            search = {**search, **guards}
+        return cls(
+            model=data["model"],
+            model_options=dict(data["model_options"]),
+            kind=data.get("kind", ""),
+            weights=FusionWeights(**data["weights"]),
+            internal=data["internal"],
+            search=None if search is None else options_from_json(search),
+            lm=data["lm"],
+            style=data.get("style", "restore"),  # the first folders had no choice
+            report=dict(data["report"]),
+            files=dict(data.get("files", {})),
+        )
+
+    def check_files(self, folder: Path) -> None:
+        """Every file of the folder is the one that the card was written for."""
+        for name, digest in self.files.items():
+            path = _inside(folder, name)
+            if not path.is_file():
+                raise CheckpointError(f"{folder} lacks {name}; copy the whole folder, or run `ilme adapt` again")
+            if file_hash(path) != digest:
+                raise CheckpointError(f"{path} is not the file that {CARD} was written for; run `ilme adapt` again")
 
 
-class DomainRecogniser:
-    """A model with the LM, the internal LM and the weights of one domain.
-
-    Args:
-        domain: Weights and search options.
-        recogniser: Model and scorers.
-    """
-
-    def __init__(self, domain: Domain, recogniser: AdaptedRecogniser) -> None:
-        self.domain = domain
-        self.recogniser = recogniser
-
-    @property
-    def model(self) -> TransformerAED:
-        return self.recogniser.model  # type: ignore[no-any-return]
-
-    def transcribe(
-        self,
-        audio: AudioSource,
-        *,
-        rate: int | None = None,
-        batch: int = 8,
-        progress: Progress | None = None,
-    ) -> Transcript:
-        """What is said in a file or an array, however long.
-
-        Long audio is cut at quiet places into windows that the model can take; silence gives no text. Of a file only
-        the windows that are searched are in memory.
-
-        Args:
-            audio: A file, or samples (N,) or (channels, N).
-            rate: Samples a second of an array; 16,000 if not given.
-            batch: Windows that are searched at once.
-            progress: Called with (seconds done, seconds in all).
-        """
-        blocks, seconds = _blocks(audio, rate)
-        segments: list[Segment] = []
-        for group in _groups(stream_windows(blocks, RATE, self.model.window), batch):
-            segments += self._recognise(group)
-            if progress is not None:
-                progress(group[-1].end, seconds)
-        source = str(audio) if isinstance(audio, str | Path) else ""
-        return Transcript(tuple(segments), seconds, source)
-
-    def nbest(self, audio: Sequence[Samples]) -> list[NBest]:
-        """The n-best list of each waveform of 16 kHz that fits into one window."""
-        encoded = self.recogniser.encode(audio)
-        return self.recogniser.search(encoded, self.domain.weights, self.domain.search.beam)
-
-    def _recognise(self, windows: Sequence[Window]) -> list[Segment]:
-        heard = [i for i, w in enumerate(windows) if not is_silent(w.samples)]
-        lists = self.nbest([windows[i].samples for i in heard]) if heard else []
-        best = {i: nbest[0] for i, nbest in zip(heard, lists, strict=True) if nbest}
-        segments: list[Segment] = []
-        for i, window in enumerate(windows):
-            segments += self._segments(window, best[i]) if i in best else [Segment(window.start, window.end, "")]
-        return segments
-
-    def _segments(self, window: Window, found: Hypothesis) -> list[Segment]:
-        """The window's one segment; with time stamps those that the stamps make."""
-        if not isinstance(self.model.rules, TimestampRules):
-            return [Segment(window.start, window.end, found.text, found.score, found.scores)]
-        length = window.end - window.start
-        parts = stamped_segments(list(found.tokens), self.model.rules.first, length)
-        return [
-            Segment(window.start + a, window.start + b, self.model.tokenizer.decode(y), found.score, found.scores)
-            for a, b, y in parts
-        ]
-
-
-def _blocks(audio: AudioSource, rate: int | None) -> tuple[Iterable[Samples], float]:
-    """The audio at 16 kHz, block by block, and how many seconds it lasts."""
-    if isinstance(audio, str | Path) and rate is None:
-        stream = AudioStream(audio, RATE)
-        return stream, stream.seconds
-    samples = load_audio(audio, RATE, source_rate=rate)
-    return [samples], len(samples) / RATE
-
-
-def _groups(windows: Iterator[Window], size: int) -> Iterator[Sequence[Window]]:
-    if size < 1:
-        raise BadInputError(f"batch must be at least 1, got {size}")
-    while group := list(islice(windows, size)):
-        yield group
-
-
-def load(
-    folder: str | Path, *, model: str = "", device: str = "cpu", pack: bool = True, timestamps: bool = False
-) -> DomainRecogniser:
-    """Loads a domain folder.
+def load_domain(
+    folder: str | Path,
+    *,
+    model: str = "",
+    device: str = "cpu",
+    format: Format = "float32",
+    timestamps: bool = False,
+) -> Recogniser:
+    """Loads a domain folder, ready to transcribe.
 
     Args:
         folder: What `ilme adapt` wrote.
         model: Where the model is now, if it has moved.
         device: Where everything runs.
-        pack: On the CPU, arrange the decoder's weights once: faster, the same results to rounding.
+        format: Of the weights on a CPU: float32, bfloat16 or int8.
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
     """
-    from ilme.adapters.loading import load_attention_model
-    from ilme.recogniser.loading import load_scorer
-
     folder = Path(folder)
     domain = Domain.read(folder)
+    domain.check_files(folder)
     options = domain.model_options | ({"timestamps": True} if timestamps else {})
-    host = load_attention_model(model or domain.model, device, **options)
+    host = load_model(model or _model_path(folder, domain.model), device, **options)
+    if domain.kind and domain.kind != host.kind:
+        raise CheckpointError(f"{folder} was made for a model of kind {domain.kind!r}, and this is a {host.kind!r}")
+    lm, internal = _scorers(folder, domain, host)
+    recogniser = Recogniser(
+        host, lm=lm, subtracted=internal, weights=domain.weights, options=domain.search or default_options(host)
+    )
+    return recogniser.pack(format) if host.device.type == "cpu" else recogniser
+
+
+def _scorers(folder: Path, domain: Domain, host: Any) -> tuple[TokenScorer | None, TokenScorer | None]:
     lm: TokenScorer | None = None
     internal: TokenScorer | None = None
     if domain.weights.lm:
         file = folder / domain.lm
-        lm = load_scorer(str(file if file.exists() else domain.lm), host.tokens, device)
+        lm = load_lm(_inside(folder, domain.lm) if file.exists() else domain.lm, host)
     if domain.weights.subtracted:
-        internal = from_tensors(host, domain.internal, read_tensors(folder / INTERNAL))
+        internal = load_internal_lm(folder / INTERNAL, host, domain.internal)
     if domain.style == "fold":
         folds = Folds(host.tokens, host.device)
         lm = None if lm is None else FoldedScorer(lm, folds)
         internal = None if internal is None else fold_internal(internal, folds)
-    if pack and host.device.type == "cpu":
-        host.pack()
-    return DomainRecogniser(domain, AdaptedRecogniser(host, lm=lm, subtracted=internal, options=domain.search))
+    return lm, internal
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; run `ilme adapt` again") from error
+def _model_path(folder: Path, name: str) -> str:
+    """The model where the card says, from the folder if it is not there from here."""
+    beside = folder / name
+    return str(beside) if not Path(name).exists() and beside.exists() else name
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file({k: v.detach().to("cpu", torch.float32).contiguous() for k, v in tensors.items()}, path)
+def _inside(folder: Path, name: str) -> Path:
+    """A file that the card names, which must lie in the folder."""
+    path = folder / name
+    if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{folder / CARD} names {name}, which is not inside the folder; run `ilme adapt` again")
+    return path

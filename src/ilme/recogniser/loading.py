@@ -1,53 +1,255 @@
-"""From names on the command line to a recogniser: a model, what is added to its score, what is subtracted."""
+"""From a name to a model, an LM, a recogniser. One table says what a name can be."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ilme.errors import BadInputError
+import torch
+
+from ilme import bundle
+from ilme.errors import BadInputError, CheckpointError
+from ilme.ilm import internal_lm
+from ilme.ilm.files import is_internal_lm
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.mixture import MixtureScorer
-from ilme.models.packed import Format, pack, worth_packing
+from ilme.models.packed import Format
 from ilme.protocols import TokenScorer
-from ilme.recogniser.recogniser import Options, Recogniser
+from ilme.recogniser.options import Options, SearchSettings, default_options
+from ilme.recogniser.packing import pack_networks
+from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import short_hash, weights_file
-from ilme.search.attention import AttentionOptions
-from ilme.search.transducer import TransducerOptions
 from ilme.tokens import Tokens, check_same_vocabulary
 
 if TYPE_CHECKING:
     from ilme.data.tokenizer import SentencePieceTokenizer
 
 __all__ = [
+    "FORMATS",
     "INTERNAL",
+    "ModelFormat",
     "Parts",
     "describe",
     "find_tokenizer",
-    "is_ours",
+    "is_checkpoint",
+    "load_lm",
+    "load_model",
     "load_recogniser",
-    "load_scorer",
-    "pack_recogniser",
-    "run_time_parameters",
+    "load_subtracted",
+    "parts_for",
 ]
 
-INTERNAL = "internal"
+INTERNAL = "internal"  # the internal LM that suits the model's family
+METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """One thing that the name of a model can be.
+
+    Attributes:
+        name: What it is.
+        matches: Whether a name is one; nothing but names and headers are looked at.
+        load: Name, device, dtype and the model's own options to the model.
+    """
+
+    name: str
+    matches: Callable[[str], bool]
+    load: Callable[[str, str, torch.dtype, dict[str, Any]], Any]
+
+
+def load_model(name: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    """Loads any speech model: it implements `ilme.protocols.SpeechModel`, and `Transducer` or `AttentionDecoder`.
+
+    Args:
+        name: A checkpoint of `ilme train` (folder or file), `bundled/rnnt` or `bundled/aed`; a hub id or folder in
+            `transformers` format (Whisper, Moonshine, Speech2Text); OpenAI's `.pt` or whisper.cpp's `.bin`; a folder of
+            ONNX files: encoder, decoder and joiner as icefall exports them, or encoder and merged decoder as Optimum
+            does (Whisper, Moonshine).
+        device: Where it runs.
+        dtype: Number format of the weights; ONNX files have their own.
+        options: What the model's own kind takes: language, task, prompt, timestamps, ranks of Whisper.
+    """
+    found = next((f for f in FORMATS if f.matches(str(name))), None)
+    if found is None:
+        raise CheckpointError(f"{name} is no model: expected {'; '.join(f.name for f in FORMATS)}")
+    return found.load(str(name), device, dtype, options)
+
+
+def is_checkpoint(name: str | Path) -> bool:
+    """Whether it is a checkpoint of ours."""
+    from safetensors import SafetensorError, safe_open
+
+    file = weights_file(Path(name))
+    if file.suffix != ".safetensors" or not file.is_file():
+        return False
+    try:
+        with safe_open(file, framework="pt") as reader:
+            return "ilme" in (reader.metadata() or {})
+    except (SafetensorError, OSError):
+        return True  # damaged: the checkpoint reader says how
+
+
+def _load_bundled(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    return _load_checkpoint(str(bundle.file(name.removeprefix(bundle.PREFIX))), device, dtype, options)
+
+
+def _load_checkpoint(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.models.checkpoint import load_checkpoint
+
+    _no_options(name, options)
+    loaded = load_checkpoint(name, device=device)
+    if loaded.kind == "lm":
+        raise BadInputError(f"{name} is a language model; a recogniser (rnnt or aed) is needed here")
+    return loaded.model.to(dtype)
+
+
+def _is_whisper_file(name: str) -> bool:
+    return Path(name).suffix in (".pt", ".bin") and not Path(name).is_dir()
+
+
+def _load_whisper_file(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.adapters.openai_whisper import TiktokenTokenizer, build, find_ranks, read_pt
+    from ilme.adapters.whisper import Whisper
+    from ilme.adapters.whisper_cpp import read_ggml
+
+    path, own = Path(name), dict(options)
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file")
+    dims, parameters = read_pt(path) if path.suffix == ".pt" else read_ggml(path)
+    given = own.pop("ranks", None)
+    ranks = find_ranks(dims["n_vocab"] >= 51865, None if given is None else Path(given), beside=path)
+    tokenizer = TiktokenTokenizer(ranks, dims["n_vocab"])
+    model = build(dims, parameters).to(device=device, dtype=dtype)
+    return Whisper(model, tokenizer, Whisper.make_options(**own))
+
+
+def _onnx_kind(name: str) -> str | None:
+    from ilme.adapters.onnx_session import recognise
+
+    return recognise(name) if Path(name).is_dir() else None
+
+
+def _load_onnx_transducer(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.adapters.onnx_transducer import OnnxTransducer
+
+    _no_options(name, options)
+    _on_cpu(name, device)
+    return OnnxTransducer.from_folder(name)
+
+
+def _load_onnx_attention(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.adapters.hub import adapter_class
+    from ilme.adapters.onnx_attention import OnnxAttention
+
+    _on_cpu(name, device)
+    return OnnxAttention.from_folder(name, adapter_class(name).make_options(**options) if options else None)
+
+
+def _is_hub(name: str) -> bool:
+    """A folder with config.json, or a name that may be a hub id."""
+    return Path(name).is_dir() or (not Path(name).exists() and Path(name).suffix != ".safetensors")
+
+
+def _load_hub(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.adapters.hub import adapter_class
+
+    adapter = adapter_class(name)
+    return adapter.from_pretrained(name, adapter.make_options(**options), device, dtype)
+
+
+FORMATS = (
+    ModelFormat("bundled/rnnt or bundled/aed", lambda name: name.startswith(bundle.PREFIX), _load_bundled),
+    ModelFormat("a checkpoint of ilme train", is_checkpoint, _load_checkpoint),
+    ModelFormat("OpenAI's .pt or whisper.cpp's .bin", _is_whisper_file, _load_whisper_file),
+    ModelFormat("a folder of an ONNX transducer", lambda n: _onnx_kind(n) == "transducer", _load_onnx_transducer),
+    ModelFormat(
+        "a folder of an ONNX encoder and decoder", lambda n: _onnx_kind(n) == "attention", _load_onnx_attention
+    ),
+    ModelFormat("a folder of transformers, or a hub id", _is_hub, _load_hub),
+)
+
+
+def _no_options(name: str, options: dict[str, Any]) -> None:
+    if options:
+        raise BadInputError(f"{name} takes no {', '.join(options)}: those are options of Whisper")
+
+
+def _on_cpu(name: str, device: str) -> None:
+    if device != "cpu":
+        raise BadInputError(f"{name} is in ONNX, which runs on the CPU here; the device is {device}")
+
+
+# --- language models --------------------------------------------------------------------------------------------------
+
+
+def load_lm(name: str | Path, model: Any, device: str = "") -> TokenScorer:
+    """Loads an LM for a model, and checks that both have the same tokens.
+
+    Args:
+        name: A checkpoint of `ilme train lm`, an n-gram (`ilme ngram train`, ARPA, KenLM), a mixture of such (`ilme lm
+            mix`), `bundled/lm` or `bundled/source_lm`, or a folder of a causal LM of `transformers` over the model's
+            own tokens.
+        model: The model, or its token inventory.
+        device: Where it runs; where the model is, if not given.
+    """
+    from ilme.lm.ngram import load_ngram
+
+    tokens: Tokens = model if isinstance(model, Tokens) else model.tokens
+    device = device or ("cpu" if isinstance(model, Tokens) else str(model.device))
+    path = bundle.file(str(name).removeprefix(bundle.PREFIX)) if str(name).startswith(bundle.PREFIX) else Path(name)
+    scorer: Any
+    if is_mixture(path):
+        mixture = read_mixture(path)
+        return MixtureScorer([load_lm(f, tokens, device) for f in mixture.files], mixture.weights, "linear")
+    if is_checkpoint(path):
+        from ilme.models.checkpoint import load_checkpoint
+
+        scorer = load_checkpoint(path, expect="lm", device=device).model
+    elif (path / "config.json").is_file():
+        from ilme.lm.hf import HuggingFaceLM, load_causal
+
+        scorer = HuggingFaceLM(load_causal(str(path), device)[0], tokens)
+    else:
+        beside = Path(f"{path}.tokens.json").is_file()
+        scorer = load_ngram(str(path), None if beside else tokens, device=device)
+    check_same_vocabulary(tokens, scorer.tokens, "model", str(name))
+    return scorer  # type: ignore[no-any-return]
+
+
+def find_tokenizer(name: str, lms: Sequence[str]) -> SentencePieceTokenizer:
+    """The named tokenizer (a sentencepiece model or a checkpoint of ours), or that of the first LM that has one."""
+    from ilme.models.checkpoint import load_tokenizer
+
+    for source in (name,) if name else filter(is_checkpoint, lms):
+        found: SentencePieceTokenizer | None = load_tokenizer(source)
+        if found is not None:
+            return found.for_role("lm")
+    raise BadInputError(
+        f"there is no tokenizer in {name or ', '.join(lms) or 'an n-gram'}; name one with --tokenizer: a sentencepiece "
+        "model, or the checkpoint of the recogniser that the LM is for"
+    )
+
+
+# --- recognisers ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Which model, and which scorers beside it.
+    """Which model, and which scorers beside it, by name: what another process needs to make the recogniser again.
 
     Attributes:
-        model: A checkpoint of ours (folder or file), or a model of others: hub id, folder, `.pt` or whisper.cpp `.bin`.
-        lm: The external LM: a checkpoint of ours, an n-gram file or a mixture (`ilme lm mix`); empty for none.
-        subtracted: What is subtracted: `internal` (the paper's internal LM), the file of a learned one (`ilme ilm
-            learn`) or of a source-domain LM, for models of others also the name of an estimator such as `silence`;
-            empty for none.
+        model: As `load_model` takes it.
+        lm: The external LM, as `load_lm` takes it; empty for none.
+        subtracted: What is subtracted: `internal` (the internal LM that suits the model), the name of another internal
+            LM of the model, a file of one (`ilme ilm learn`), or a source-domain LM; empty for none.
         device: Where everything runs.
-        format: Of the decoder's weights on a CPU. `int8` is faster and changes scores a little.
+        format: Of the weights on a CPU. `int8` is faster and changes scores a little.
     """
 
     model: str = ""
@@ -63,6 +265,16 @@ class Parts:
             raise BadInputError(f"weights in {self.format} are for the CPU, and the device is {self.device}")
 
 
+def parts_for(
+    method: str, model: str, lm: str, *, source_lm: str = "", bigram: str = "", learned: str = "", device: str = "cpu"
+) -> Parts:
+    """The parts of a method of the paper: methods differ in what is subtracted, and in nothing else."""
+    subtracted = {"DR": source_lm, "LODR": bigram, "ILME": INTERNAL, "ILME-learned": learned}
+    if method not in METHODS:
+        raise BadInputError(f"no method is called {method!r}; there are {', '.join(METHODS)}")
+    return Parts(model, "" if method == "BS" else lm, subtracted.get(method, ""), device)
+
+
 def describe(parts: Parts) -> dict[str, str]:
     """The parts by name and by content, so that results of a model that has since been trained again are not reused."""
     described = asdict(parts)
@@ -76,151 +288,27 @@ def describe(parts: Parts) -> dict[str, str]:
 
 
 def load_recogniser(
-    parts: Parts,
-    transducer: TransducerOptions | None = None,
-    attention: AttentionOptions | None = None,
+    parts: Parts, search: SearchSettings | Options | None = None, model_options: dict[str, Any] | None = None
 ) -> Recogniser:
-    """The recogniser that the parts name; the options of the other kind of model are not used."""
-    if is_ours(parts.model):
-        recogniser = _ours(parts, transducer, attention)
-        if parts.device == "cpu":
-            pack_recogniser(recogniser, parts.format)
-        return recogniser
-    from ilme.adapters.loading import load_attention_model
-    from ilme.adapters.recognition import SEARCH, AdaptedRecogniser
-    from ilme.ilm.transformer import estimate
+    """The recogniser that the parts name.
 
-    model: Any = load_attention_model(parts.model, parts.device)
-    if parts.device == "cpu" and hasattr(model, "pack"):
-        model.pack(parts.format)
-    elif parts.format != "float32":
-        raise BadInputError(f"{parts.model} cannot run in {parts.format}: its kind of model is not packed")
-    subtracted: TokenScorer | None = None
-    if parts.subtracted and not Path(parts.subtracted).exists():
-        subtracted = estimate("silence" if parts.subtracted == INTERNAL else parts.subtracted, model)
-    elif parts.subtracted:
-        subtracted = load_scorer(parts.subtracted, model.tokens, parts.device)
-    lm = load_scorer(parts.lm, model.tokens, parts.device) if parts.lm else None
-    return AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=attention or SEARCH)
-
-
-def _ours(parts: Parts, transducer: TransducerOptions | None, attention: AttentionOptions | None) -> Recogniser:
-    from ilme.data.features import Frontend
-    from ilme.ilm import internal_lm
-    from ilme.ilm.learned_vector import is_stand_in, load_stand_in
-    from ilme.models.checkpoint import load_model
-
-    loaded = load_model(parts.model, device=parts.device)
-    if loaded.kind == "lm":
-        raise BadInputError(f"{parts.model} is a language model; a recogniser (rnnt or aed) is needed here")
-    if loaded.tokenizer is None or loaded.frontend is None:
-        raise BadInputError(f"{parts.model} has no tokenizer or no frontend; save it with both")
-    tokens = loaded.model.tokens
-    subtracted: TokenScorer | None = None
-    if parts.subtracted == INTERNAL:
-        subtracted = internal_lm(loaded.model)
-    elif is_stand_in(parts.subtracted):
-        learned = load_stand_in(parts.subtracted, loaded.model)
-        subtracted = internal_lm(loaded.model, learned.vector, learned.scale)
-    elif parts.subtracted:
-        subtracted = load_scorer(parts.subtracted, tokens, parts.device)
-    options: Options | None = transducer if loaded.kind == "rnnt" else attention
-    return Recogniser(
-        loaded.model,
-        Frontend(loaded.frontend, parts.device),
-        loaded.tokenizer,
-        lm=load_scorer(parts.lm, tokens, parts.device) if parts.lm else None,
-        subtracted=subtracted,
-        options=options,
-        rate=loaded.frontend.rate,
-    )
-
-
-def pack_recogniser(recogniser: Recogniser, format: Format) -> None:
-    """Packs the networks of a recogniser, in place; an attention decoder's linear layers stay in float32.
-
-    Where this build of torch cannot pack float32, the networks stay as they are: slower, with the same results.
+    Args:
+        parts: Model and scorers.
+        search: How to search: all options, or those that differ from the model's own.
+        model_options: What the model's own kind takes, such as a language.
     """
-    from torch import nn
-
-    if not worth_packing(format):
-        return
-    pack(recogniser.model, format, None if recogniser.is_transducer else "float32")
-    for scorer in (*_unmixed(recogniser.lm), *_unmixed(recogniser.subtracted)):
-        if isinstance(scorer, nn.Module):
-            pack(scorer, format)
-
-
-def _unmixed(scorer: Any) -> tuple[Any, ...]:
-    """The LMs of a mixture; anything else is itself."""
-    return tuple(scorer.scorers) if isinstance(scorer, MixtureScorer) else (scorer,)
+    model = load_model(parts.model, parts.device, **(model_options or {}))
+    lm = load_lm(parts.lm, model) if parts.lm else None
+    subtracted = load_subtracted(parts.subtracted, model) if parts.subtracted else None
+    options = search.apply(default_options(model)) if isinstance(search, SearchSettings) else search
+    recogniser = Recogniser(model, lm=lm, subtracted=subtracted, options=options)
+    if parts.device == "cpu":
+        pack_networks(model, (lm, subtracted), parts.format)
+    return recogniser
 
 
-def load_scorer(name: str, tokens: Tokens, device: str = "cpu") -> TokenScorer:
-    """An LM of ours, an n-gram or a mixture of such, checked against the model's inventory."""
-    from ilme.lm.ngram import load_ngram
-
-    scorer: Any
-    if is_mixture(name):
-        mixture = read_mixture(Path(name))
-        return MixtureScorer([load_scorer(str(f), tokens, device) for f in mixture.files], mixture.weights, "linear")
-    if is_ours(name):
-        from ilme.models.checkpoint import load_model
-
-        scorer = load_model(name, expect="lm", device=device).model
-    else:
-        beside = Path(f"{name}.tokens.json").is_file()
-        scorer = load_ngram(name, None if beside else tokens, device=device)
-    check_same_vocabulary(tokens, scorer.tokens, "model", name)
-    return scorer  # type: ignore[no-any-return]
-
-
-def find_tokenizer(name: str, lms: Sequence[str]) -> SentencePieceTokenizer:
-    """The named tokenizer (a sentencepiece model or a checkpoint of ours), or that of the first LM that has one."""
-    from ilme.models.checkpoint import load_tokenizer
-
-    for source in (name,) if name else filter(is_ours, lms):
-        found: SentencePieceTokenizer | None = load_tokenizer(source)
-        if found is not None:
-            return found.for_role("lm")
-    raise BadInputError(
-        f"there is no tokenizer in {name or ', '.join(lms) or 'an n-gram'}; name one with --tokenizer: a sentencepiece "
-        "model, or the checkpoint of the recogniser that the LM is for"
-    )
-
-
-def is_ours(name: str) -> bool:
-    """Whether it is a checkpoint that `ilme.models.checkpoint` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    file = weights_file(Path(name))
-    if file.suffix != ".safetensors" or not file.is_file():
-        return False
-    try:
-        with safe_open(file, framework="pt") as reader:
-            return "ilme" in (reader.metadata() or {})
-    except (SafetensorError, OSError):
-        return True  # damaged: the checkpoint reader says how
-
-
-def run_time_parameters(recogniser: Recogniser, *, lm: bool = True, subtracted: bool = True) -> int:
-    """Parameters of every network that runs at recognition time; an internal LM shares its host's."""
-    networks = [recogniser.model]
-    networks += _unmixed(recogniser.lm) if lm else ()
-    networks += _unmixed(recogniser.subtracted) if subtracted and not hasattr(recogniser.subtracted, "host") else ()
-    unique: dict[int, int] = {}
-    for network in networks:
-        for module in _modules(network):
-            unique.update({id(p): p.numel() for p in module.parameters()})
-    return sum(unique.values())
-
-
-def _modules(network: Any) -> list[Any]:
-    """The torch modules of a network: itself, or those it keeps as attributes."""
-    from torch import nn
-
-    if network is None:
-        return []
-    if isinstance(network, nn.Module):
-        return [network]
-    return [v for v in vars(network).values() if isinstance(v, nn.Module)]
+def load_subtracted(name: str, model: Any) -> TokenScorer:
+    """What is subtracted: an internal LM by name or file, or a source-domain LM."""
+    if name == INTERNAL or name in internal_lm.available(model):
+        return internal_lm(model, name)
+    return internal_lm(model, Path(name)) if is_internal_lm(name) else load_lm(name, model)

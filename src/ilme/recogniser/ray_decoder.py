@@ -15,7 +15,7 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import Processes, SearchDecoder
 from ilme.search.hypothesis import Hypothesis, NBest
 
-__all__ = ["RayDecoder"]
+__all__ = ["RayDecoder", "connect"]
 
 
 class _Share:
@@ -38,22 +38,21 @@ class RayDecoder:
     Args:
         make: Makes the decoder of one process; it is sent to the workers, so files that it names must be there.
         workers: How many actors.
+        address: Of the cluster; `local` starts one on this machine, `auto` finds the one that is running.
         resources: What Ray is to reserve for each, such as {"num_cpus": 2, "num_gpus": 1}.
     """
 
     def __init__(
-        self, make: Callable[[Processes], SearchDecoder], workers: int, resources: dict[str, float] | None = None
+        self,
+        make: Callable[[Processes], SearchDecoder],
+        workers: int,
+        address: str = "local",
+        resources: dict[str, float] | None = None,
     ) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingExtraError("ray", "ray") from error
         if workers < 1:
             raise BadInputError(f"Ray needs at least one worker, got {workers}")
-        self._ray = ray
-        self._started = not ray.is_initialized()
-        if self._started:
-            ray.init(include_dashboard=False, log_to_driver=False)
+        self._ray, self._started = connect(address)
+        ray = self._ray
         actor = ray.remote(**(resources or {"num_cpus": 1}))(_Share)
         self._search: dict[str, float] = {}
         self._shares = [actor.remote(make, rank, workers) for rank in range(workers)]
@@ -85,3 +84,24 @@ class RayDecoder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def connect(address: str) -> tuple[Any, bool]:
+    """Ray, connected to a cluster, and whether it was this call that connected it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray") from error
+    if ray.is_initialized():
+        return ray, False
+    try:
+        if address == "local":
+            ray.init(include_dashboard=False, log_to_driver=False)
+        else:
+            ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BadInputError(
+            f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}; start one with `ray start --head`, or "
+            "give --ray local"
+        ) from error
+    return ray, True

@@ -1,65 +1,110 @@
-"""A model, ready to turn audio into n-best lists: features, encoder, search, text. Transducers and attention
-decoders."""
+"""The recogniser: any model, with what is added to its scores and what is subtracted, from audio to text.
+
+    audio → features → encoder → search with fusion → n-best lists → text
+
+Transducers and attention decoders, our own and others', take the same way and have the same guards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ilme.data.audio import Samples
+from ilme.adapters.whisper_timestamps import ReadsPastStamps, Stamped, TimestampRules, stamped_segments
+from ilme.data.audio import AudioSource, load_audio
+from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
-from ilme.protocols import AttentionDecoder, TokenScorer, Transducer
+from ilme.ilm.calibration import Calibration
+from ilme.models.packed import Format
+from ilme.protocols import AttentionDecoder, CompactMemory, Samples, TokenScorer, Transducer
+from ilme.recogniser.encoder_cache import EncoderCache
+from ilme.recogniser.options import Options, default_options, with_beam
+from ilme.recogniser.packing import pack_networks
+from ilme.recogniser.transcripts import Segment, Transcript
+from ilme.recogniser.windows import Window, is_silent, stream_windows
 from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
-from ilme.search.hypothesis import NBest
+from ilme.search.hypothesis import Hypothesis, NBest
+from ilme.search.length import alike_in_length, label_limits
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.tokens import Tokenizer
 
-__all__ = ["Features", "Recogniser"]
+__all__ = ["Encoded", "Features", "Recogniser"]
 
 Features = Callable[[Sequence[Samples]], tuple[Tensor, Tensor]]
-Options = TransducerOptions | AttentionOptions
+Progress = Callable[[float, float], None]
 
 HEARD = 3000.0  # seconds of audio, padding counted, that an encoder takes at once
+UNLIMITED = 10**9  # labels
+WINDOW, RATE = 30.0, 16_000  # of a model that does not say
+
+
+class Encoded(NamedTuple):
+    """What a search needs of B utterances.
+
+    Attributes:
+        memory: What the encoder gave, utterance first; of a model with `CompactMemory` its states and their mask.
+        seconds: How long each is (B,).
+    """
+
+    memory: State
+    seconds: Tensor
 
 
 class Recogniser:
-    """One model with its frontend, tokenizer, scorers and search options; the weights come with each search.
+    """One model with its scorers, weights and search options.
 
     Args:
-        model: A transducer or an attention decoder.
-        features: Waveforms to features (B, T, D) and lengths (B,), such as an `ilme.data.features.Frontend`.
-        tokenizer: Ids to text.
-        lm: What is added.
-        subtracted: What is subtracted.
-        options: How to search; the beam comes with each search too.
+        model: What `ilme.load_model` gives, or a model of your own (see `ilme.protocols`).
+        features: Waveforms to features (B, T, D) and lengths (B,); the model's own if it has it.
+        tokenizer: Ids to text; the model's own if it has one.
+        lm: What is added: the domain's LM.
+        subtracted: What is subtracted: an internal LM, or a source-domain LM.
+        weights: The fusion weights.
+        options: How to search; the model's family has its own (`ilme.recogniser.options`).
         rate: Samples a second that `features` wants.
+        cache: Where encoder outputs are kept, so that recognisers that differ in their scorers share them.
     """
 
     def __init__(
         self,
         model: Transducer | AttentionDecoder,
-        features: Features,
-        tokenizer: Tokenizer,
+        features: Features | None = None,
+        tokenizer: Tokenizer | None = None,
         *,
         lm: TokenScorer | None = None,
         subtracted: TokenScorer | None = None,
+        weights: FusionWeights | None = None,
         options: Options | None = None,
-        rate: int = 16000,
+        rate: int = 0,
+        cache: EncoderCache | None = None,
     ) -> None:
         self.model: Any = model
-        self.features, self.tokenizer, self.rate = features, tokenizer, rate
-        self.lm, self.subtracted = lm, subtracted
+        own: Any = model
+        self.features: Features = features or own.features
+        self.tokenizer: Tokenizer = tokenizer or own.tokenizer
+        self.rate: int = rate or getattr(model, "rate", RATE)
+        self.window: float = getattr(model, "window", WINDOW)
+        self.weights = weights or FusionWeights()
+        self.cache = cache
         self.is_transducer = hasattr(model, "join")
         kind = TransducerOptions if self.is_transducer else AttentionOptions
-        self.options: Options = options or kind()
+        self.options: Options = options or default_options(model)
         if not isinstance(self.options, kind):
             raise BadInputError(f"this model is searched with {kind.__name__}, not {type(self.options).__name__}")
+        stamps = getattr(model, "rules", None)
+        if isinstance(stamps, TimestampRules):  # to an LM time stamps are not there
+            lm = None if lm is None else ReadsPastStamps(lm, stamps.first)
+            subtracted = None if subtracted is None else Stamped(subtracted, stamps.first)
+        self.lm, self.subtracted = lm, subtracted
 
     @property
     def scores_end(self) -> bool:
@@ -71,30 +116,148 @@ class Recogniser:
         """α, if the search ranks by score / (|y| + 1)^α."""
         return 0.0 if isinstance(self.options, TransducerOptions) else self.options.length_normalisation
 
-    @torch.no_grad()
-    def encode(self, audio: Sequence[Samples]) -> State:
-        """What the search needs of B waveforms: a nest of tensors, utterance first.
+    def without_fusion(self) -> Recogniser:
+        """The model as it is: the same recogniser with all weights 0."""
+        plain = copy(self)
+        plain.weights = FusionWeights()
+        return plain
 
-        A search may take more utterances at a time than the encoder has memory for, so they are encoded in pieces.
+    def pack(self, format: Format = "float32") -> Recogniser:
+        """Arranges the weights of model and LMs for the CPU, in place: faster, and the same results to rounding.
+
+        `int8` is faster still and changes scores a little. Returns itself.
         """
+        pack_networks(self.model, (self.lm, self.subtracted), format)
+        return self
+
+    # --- from audio to text -----------------------------------------------------------------------------------------
+
+    def transcribe(
+        self, audio: AudioSource, *, rate: int | None = None, batch: int = 8, progress: Progress | None = None
+    ) -> Transcript:
+        """What is said in a file or an array, however long.
+
+        Long audio is cut at quiet places into windows that the model can take; silence gives no text. Of a file only
+        the windows that are searched are in memory.
+
+        Args:
+            audio: A file, or samples (N,) or (channels, N).
+            rate: Samples a second of an array; the model's own if not given.
+            batch: Windows that are searched at once.
+            progress: Called with (seconds done, seconds in all).
+        """
+        blocks, seconds = self._blocks(audio, rate)
+        segments: list[Segment] = []
+        for group in _groups(stream_windows(blocks, self.rate, self.window), batch):
+            segments += [s for window in self.recognise(group) for s in window]
+            if progress is not None:
+                progress(group[-1].end, seconds)
+        return Transcript(tuple(segments), seconds, str(audio) if isinstance(audio, str | Path) else "")
+
+    def recognise(self, windows: Sequence[Window]) -> list[list[Segment]]:
+        """The segments of each window; windows may come from different recordings."""
+        heard = [i for i, w in enumerate(windows) if not is_silent(w.samples)]
+        lists = self.nbest([windows[i].samples for i in heard]) if heard else []
+        best = {i: nbest[0] for i, nbest in zip(heard, lists, strict=True) if nbest}
+        return [
+            self._segments(window, best[i]) if i in best else [Segment(window.start, window.end, "")]
+            for i, window in enumerate(windows)
+        ]
+
+    def nbest(self, audio: Sequence[Samples]) -> list[NBest]:
+        """The n-best list of each waveform that fits into one window."""
+        return self.search(self.encode(audio), self.weights, self.options.beam)
+
+    def _segments(self, window: Window, found: Hypothesis) -> list[Segment]:
+        """The window's one segment; with time stamps those that the stamps make."""
+        stamps = getattr(self.model, "rules", None)
+        if not isinstance(stamps, TimestampRules):
+            return [Segment(window.start, window.end, found.text, found.score, found.scores)]
+        parts = stamped_segments(list(found.tokens), stamps.first, window.end - window.start)
+        return [
+            Segment(window.start + a, window.start + b, self.tokenizer.decode(y), found.score, found.scores)
+            for a, b, y in parts
+        ]
+
+    def _blocks(self, audio: AudioSource, rate: int | None) -> tuple[Iterable[Samples], float]:
+        """The audio at the model's rate, block by block, and how many seconds it lasts."""
+        if isinstance(audio, str | Path) and rate is None:
+            stream = AudioStream(audio, self.rate)
+            return stream, stream.seconds
+        samples = load_audio(audio, self.rate, source_rate=rate)
+        return [samples], len(samples) / self.rate
+
+    # --- encoder and search -----------------------------------------------------------------------------------------
+
+    def encode(self, audio: Sequence[Samples]) -> Encoded:
+        """What the search needs of B waveforms; each is encoded once if there is a cache."""
+        if self.cache is None:
+            return self._encode(audio)
+        return Encoded(*self.cache(audio, lambda: self._encode(audio), self.model.device))
+
+    @torch.no_grad()
+    def _encode(self, audio: Sequence[Samples]) -> Encoded:
+        """A search may take more utterances at a time than an encoder has memory for: they are encoded in pieces."""
         features, lengths = (x.to(self.model.device) for x in self.features(audio))
+        seconds = torch.tensor([len(a) / self.rate for a in audio], device=self.model.device, dtype=torch.float64)
+        if isinstance(self.model, CompactMemory):
+            hidden, mask = self.model.hidden(features, lengths)
+            return Encoded({"hidden": hidden, "mask": mask}, seconds)
         rows = max(1, int(HEARD * self.rate / max(1, *(len(a) for a in audio))))
         pieces = zip(torch.split(features, rows), torch.split(lengths, rows), strict=True)
-        return cat([self.model.encode(*piece) for piece in pieces])
+        return Encoded(cat([self.model.encode(*piece) for piece in pieces]), seconds)
 
-    def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
-        """One n-best list, with text, for each utterance of what `encode` gave."""
-        fusion = Fusion(self.lm, self.subtracted, weights)
-        if isinstance(self.options, TransducerOptions):
-            options = replace(self.options, beam=beam, nbest=min(self.options.nbest, beam))
-            f, lengths = encoded
-            lists = TransducerSearch(self.model, fusion, options)(f, lengths)
+    def memory(self, encoded: Encoded) -> State:
+        """What the model's own search takes: a transducer's acoustic terms and lengths, or a decoder's memory."""
+        if isinstance(self.model, CompactMemory):
+            return self.model.memory(encoded.memory["hidden"], encoded.memory["mask"])
+        return encoded.memory
+
+    def search(self, encoded: Encoded, weights: FusionWeights | None = None, beam: int = 0) -> list[NBest]:
+        """One n-best list, with text, for each utterance of what `encode` gave.
+
+        Args:
+            encoded: The utterances.
+            weights: The fusion weights; the recogniser's own if not given.
+            beam: Of the search; the options' own if not given.
+        """
+        fusion = Fusion(self.lm, self.subtracted, self.weights if weights is None else weights)
+        options = with_beam(self.options, beam or self.options.beam)
+        most = getattr(self.model, "max_labels", UNLIMITED)
+        limits = torch.tensor(
+            label_limits(encoded.seconds.tolist(), options.labels_per_second, most), device=self.model.device
+        )
+        memory = self.memory(encoded)
+        if isinstance(options, TransducerOptions):
+            f, lengths = memory
+            capped = bool((limits < UNLIMITED).any())
+            lists = TransducerSearch(self.model, fusion, options)(f, lengths, limits if capped else None)
         else:
-            nbest = min(self.options.nbest, beam)
-            chosen = replace(self.options, beam=beam, nbest=nbest, enough=min(self.options.enough, nbest or beam))
-            lists = AttentionSearch(self.model, fusion, chosen)(encoded)
+            lists = AttentionSearch(self.model, fusion, options)(memory, limits)
+        if options.plausible_length:
+            lists = [alike_in_length(nbest, self.length_exponent) for nbest in lists]
         return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]
 
-    def choose(self, encoded: State, rows: Sequence[int]) -> State:
+    def choose(self, encoded: Encoded, rows: Sequence[int]) -> Encoded:
         """The part of what `encode` gave that belongs to these utterances."""
-        return select(encoded, torch.tensor(list(rows), device=self.model.device))
+        return Encoded(*select(tuple(encoded), torch.tensor(list(rows), device=self.model.device)))
+
+    def calibrate(self, audio: Iterable[Samples], transcripts: Sequence[Sequence[int]]) -> Calibration:
+        """A little speech, encoded, and what is said in it: what internal LMs are averaged over or learned from."""
+        return Calibration([self._unpadded(self.encode([samples])) for samples in audio], transcripts)
+
+    def _unpadded(self, encoded: Encoded) -> State:
+        if self.is_transducer:
+            f, lengths = encoded.memory
+            return f[0, : int(lengths[0])]
+        if isinstance(self.model, CompactMemory):
+            hidden, mask = encoded.memory["hidden"], encoded.memory["mask"]
+            return hidden[0] if mask is None else hidden[0][mask[0]]
+        return encoded.memory
+
+
+def _groups(windows: Iterator[Window], size: int) -> Iterator[Sequence[Window]]:
+    if size < 1:
+        raise BadInputError(f"batch must be at least 1, got {size}")
+    while group := list(islice(windows, size)):
+        yield group

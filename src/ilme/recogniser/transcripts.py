@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import write_text
 from ilme.search.hypothesis import Scores
 
-__all__ = ["FORMATS", "Segment", "Transcript", "render", "write_transcript"]
+__all__ = ["FORMATS", "Segment", "Transcript", "check_format", "render", "write_transcript"]
 
 
 @dataclass(frozen=True)
@@ -94,21 +95,23 @@ def _clock(seconds: float, mark: str) -> str:
 FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": _txt, "json": _json, "srt": _srt, "vtt": _vtt}
 
 
+def check_format(name: str) -> None:
+    """An error if no format has that name."""
+    if name not in FORMATS:
+        raise BadInputError(f"no format is called {name!r}; there are {', '.join(FORMATS)}")
+
+
 def render(transcript: Transcript, format: str) -> str:
     """The transcript as text of that format."""
-    if format not in FORMATS:
-        raise BadInputError(f"no format is called {format!r}; there are {', '.join(FORMATS)}")
+    check_format(format)
     return FORMATS[format](transcript)
 
 
 def write_transcript(transcript: Transcript, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
     """Writes NAME.FORMAT into the folder for each format; each file whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for format in formats:
         path = folder / f"{name}.{format}"
-        part = path.with_name(path.name + ".part")
-        part.write_text(render(transcript, format), encoding="utf-8")
-        part.replace(path)
+        write_text(path, render(transcript, format))
         written.append(path)
     return written

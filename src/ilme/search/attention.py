@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
-from ilme.protocols import AttentionDecoder, InternalLM, LimitedAttention
+from ilme.protocols import AttentionDecoder, LimitedAttention, SharedStep
 from ilme.runtime.state import State, select
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.repetition import RepetitionGuard
@@ -55,8 +55,12 @@ class AttentionOptions:
             it. Keeps a search from reading the audio twice. For decoders that have one attention, as `ilme`'s AED.
         stop_margin: An utterance is finished when no open hypothesis is within this many nats of its best ended one,
             the latter's score brought to the same length.
-        enough: An utterance is also finished when this many hypotheses have ended, at most `nbest`; 0 does not count.
-            As openai-whisper stops: a decoder that falls into a loop is then left before the loop looks cheap.
+        stop_after: An utterance is also finished when this many hypotheses have ended, at most `nbest`; 0 does not
+            count. As openai-whisper stops: a decoder that falls into a loop is then left before the loop looks cheap.
+        labels_per_second: Most labels for a second of audio, and a few to spare; inf does not count. A recogniser turns
+            it into the `limits` of a search.
+        plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best (see
+            `ilme.search.length`).
     """
 
     beam: int = 25
@@ -71,24 +75,26 @@ class AttentionOptions:
     repeat_ignores: tuple[int, ...] = ()
     look_back: int = 0
     stop_margin: float = 10.0
-    enough: int = 0
+    stop_after: int = 0
+    labels_per_second: float = math.inf
+    plausible_length: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "repeat_ignores", tuple(self.repeat_ignores))
         leasts = {"beam": 1, "nbest": 0, "max_length": 1, "max_repeats": 0, "repeat_span": 1}
-        for name, least in (leasts | {"look_back": 0, "enough": 0}).items():
+        for name, least in (leasts | {"look_back": 0, "stop_after": 0}).items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.nbest > self.beam:
             raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
-        if self.enough > (self.nbest or self.beam):
+        if self.stop_after > (self.nbest or self.beam):
             raise BadInputError(
-                f"enough={self.enough} hypotheses can never end where nbest={self.nbest or self.beam} are kept"
+                f"stop_after={self.stop_after} hypotheses can never end where nbest={self.nbest or self.beam} are kept"
             )
         if self.repeat_ignores and not self.max_repeats:
             raise BadInputError("repeat_ignores changes how repetitions are counted: give max_repeats too")
-        for name in ("length_normalisation", "end_margin", "certain_end", "stop_margin"):
+        for name in ("length_normalisation", "end_margin", "certain_end", "stop_margin", "labels_per_second"):
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise BadInputError(f"{name} must not be negative, got {value!r}")
@@ -145,7 +151,9 @@ class AttentionSearch:
         self.weights = self.fusion.weights
         self.lm, self.subtracted = self.fusion.scorers(model)
         self.guards = self._repetition_guards()
-        self.rides = isinstance(self.subtracted, InternalLM) and self.subtracted.host is model
+        self.shared = (
+            self.subtracted if isinstance(self.subtracted, SharedStep) and self.subtracted.host is model else None
+        )
 
     def _repetition_guards(self) -> list[RepetitionGuard]:
         o, size = self.options, len(self.model.tokens)
@@ -202,8 +210,8 @@ class AttentionSearch:
         own, lm, sub = (select(state, index) for state in states)
         flat = labels.flatten()
         lm_rows, lm = self.lm.score(flat, lm)
-        if self.rides:
-            (asr, own), (sub_rows, sub) = self.subtracted.ride(flat, own, sub, memory)  # type: ignore[attr-defined]
+        if self.shared is not None:
+            (asr, own), (sub_rows, sub) = self.shared.step_both(flat, own, sub, memory)
         else:
             asr, own = self.model.step(flat, own, memory)
             sub_rows, sub = self.subtracted.score(flat, sub)
@@ -311,8 +319,8 @@ class AttentionSearch:
         best_ended = ended.rank.amax(1) * math.pow(step + 2, self.options.length_normalisation)
         behind = best_open < best_ended - self.options.stop_margin
         over = (step >= limit) | behind | (best_open == -torch.inf)
-        if self.options.enough:
-            over |= (ended.rank > -torch.inf).sum(1) >= self.options.enough
+        if self.options.stop_after:
+            over |= (ended.rank > -torch.inf).sum(1) >= self.options.stop_after
         return over
 
     @staticmethod

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ilme.runtime.state import State, map_tensors
 
-__all__ = ["EMPTY", "Lane", "Outputs", "PrefixPool", "RidingLane", "extend_hash"]
+__all__ = ["EMPTY", "DerivedLane", "Lane", "Outputs", "PrefixPool", "extend_hash"]
 
 EMPTY = 1  # hash of the empty sequence
 
@@ -118,7 +118,7 @@ class Lane(Outputs):
         map_tensors(lambda x, new: x.index_copy_(0, slots, new.to(x.dtype)), self.state, state)
 
 
-class RidingLane(Outputs):
+class DerivedLane(Outputs):
     """A lane that is a function of another lane's output: an internal LM on its host's prediction network."""
 
     def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor], blank: int) -> None:

@@ -11,7 +11,7 @@ added once per label (Eq. 27). Blank takes the transducer's score alone. Fusion 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,13 +20,14 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, fuse
-from ilme.protocols import InternalLM, TokenScorer, Transducer
+from ilme.protocols import InternalLM, SharedPrediction, TokenScorer, Transducer
 from ilme.runtime.cuda import no_collection
 from ilme.runtime.numerics import log_softmax
 from ilme.search.gate import BlankGate
 from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
-from ilme.search.prefixes import EMPTY, Lane, Outputs, PrefixPool, RidingLane, extend_hash
+from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash
+from ilme.search.repetition import RepetitionGuard
 
 __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
 
@@ -49,6 +50,12 @@ class TransducerOptions:
             is estimated above −blank_gate (see `ilme.search.gate`); 0 computes everything. Used on CPU, where it
             saves most of the work; scores then carry an error far below the gate at each frame.
         shortlist: Output units that the estimate is made from.
+        max_repeats: Most times in a row that a run of up to `repeat_span` labels may stand; 0 does not count.
+        repeat_span: Longest run of labels that is watched for repetition.
+        labels_per_second: Most labels for a second of audio, and a few to spare; inf does not count. A recogniser turns
+            it into the `limits` of a search.
+        plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best (see
+            `ilme.search.length`).
     """
 
     beam: int = 25
@@ -58,9 +65,14 @@ class TransducerOptions:
     blank_aware: bool = False
     blank_gate: float = 0.0
     shortlist: int = 64
+    max_repeats: int = 0
+    repeat_span: int = 8
+    labels_per_second: float = math.inf
+    plausible_length: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("nbest", 0), ("max_symbols", 1), ("shortlist", 1)):
+        leasts = {"beam": 1, "nbest": 0, "max_symbols": 1, "shortlist": 1, "max_repeats": 0, "repeat_span": 1}
+        for name, least in leasts.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise BadInputError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -68,6 +80,8 @@ class TransducerOptions:
             raise BadInputError(f"nbest={self.nbest} cannot exceed beam={self.beam}")
         if not 0 <= self.blank_gate < math.inf:
             raise BadInputError(f"blank_gate must be a finite number of at least 0, got {self.blank_gate!r}")
+        if math.isnan(self.labels_per_second) or self.labels_per_second < 0:
+            raise BadInputError(f"labels_per_second must not be negative, got {self.labels_per_second!r}")
 
 
 class Beam(NamedTuple):
@@ -120,9 +134,12 @@ class TransducerSearch:
         self.fixed = fixed
 
     @torch.no_grad()
-    def __call__(self, f: Tensor, lengths: Tensor) -> list[NBest]:
-        """Acoustic terms (B, T, J) and their lengths (B,), as `model.encode` gives them, to one n-best list each."""
-        stream = self.stream(len(f))
+    def __call__(self, f: Tensor, lengths: Tensor, limits: Tensor | None = None) -> list[NBest]:
+        """Acoustic terms (B, T, J) and their lengths (B,), as `model.encode` gives them, to one n-best list each.
+
+        limits (B,) caps each utterance's labels.
+        """
+        stream = self.stream(len(f), limits)
         stream.feed(f, lengths)
         return stream.finish()
 
@@ -134,19 +151,18 @@ class TransducerSearch:
 
     def _read_for_a_label(self) -> int:
         """Weights of the networks that follow the labels: the LMs, and all of the model but its encoder."""
-        own = [p for name, p in _parameters(self.model) if not name.startswith(("encoder.", "ctc."))]
-        others = [p for n in (self.lm, self.subtracted) if not isinstance(n, InternalLM) for _, p in _parameters(n)]
-        return sum(p.numel() for p in own + others)
+        networks = [self.model, *(n for n in (self.lm, self.subtracted) if not isinstance(n, InternalLM))]
+        return sum(getattr(network, "label_parameters", 0) for network in networks)
 
-    def stream(self, batch: int) -> TransducerStream:
-        """A new search over `batch` utterances whose frames will come in chunks."""
-        return TransducerStream(self, batch)
+    def stream(self, batch: int, limits: Tensor | None = None) -> TransducerStream:
+        """A new search over `batch` utterances whose frames will come in chunks; limits (B,) caps their labels."""
+        return TransducerStream(self, batch, limits)
 
 
 class TransducerStream:
     """The state of a search between two chunks of frames."""
 
-    def __init__(self, search: TransducerSearch, batch: int) -> None:
+    def __init__(self, search: TransducerSearch, batch: int, limits: Tensor | None = None) -> None:
         self.search, self.options, self.weights = search, search.options, search.weights
         model, K = search.model, search.options.beam
         self.batch, self.device, self.fixed = batch, model.device, search.has_fixed_shapes(batch)
@@ -157,7 +173,10 @@ class TransducerStream:
             self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed)
             self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
             dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
-        self.pool = PrefixPool([self.g, self.lm, self.subtracted], batch, slots, self.device, self.fixed)
+            self.guard, self.repeats = self._repetition_lane(batch * slots)
+        lanes = [self.g, self.lm, self.subtracted, *([] if self.repeats is None else [self.repeats])]
+        self.pool = PrefixPool(lanes, batch, slots, self.device, self.fixed)
+        self.limits = None if limits is None else limits.to(self.device)[:, None]
         zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
         path = torch.full_like(zeros, -torch.inf)
         path[:, 0] = 0
@@ -170,9 +189,26 @@ class TransducerStream:
     def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Outputs:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
         blank = int(self.search.model.tokens.blank or 0)
-        if isinstance(scorer, InternalLM) and scorer.host is self.search.model:
-            return RidingLane(self.g, scorer.ride, blank)  # type: ignore[attr-defined]
+        if isinstance(scorer, SharedPrediction) and scorer.host is self.search.model:
+            return DerivedLane(self.g, scorer.rows_of, blank)
         return Lane(scorer.start, scorer.score, slots, blank, self.fixed)
+
+    def _repetition_lane(self, slots: int) -> tuple[RepetitionGuard | None, Lane | None]:
+        """What the repetition guard remembers of a label sequence is kept as a network's state is."""
+        if not self.options.max_repeats:
+            return None, None
+        size = len(self.search.model.tokens)
+        guard = RepetitionGuard(self.options.max_repeats, self.options.repeat_span, size, device=self.device)
+
+        def start(n: int) -> tuple[Tensor, Tensor]:
+            memory = guard.start(1, n)[0]
+            return memory, memory
+
+        def step(labels: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+            memory = guard.advance(memory[None], labels[None])[0]
+            return memory, memory
+
+        return guard, Lane(start, step, slots, fixed=self.fixed)
 
     @torch.no_grad()
     def feed(self, f: Tensor, lengths: Tensor | None = None) -> None:
@@ -318,11 +354,16 @@ class TransducerStream:
         aware = self._blank_aware_label(blank).flatten()[rows] if self.options.blank_aware else None
         if aware is not None:
             gain = gain + aware[:, None]
+        if self.guard is not None and self.repeats is not None:
+            self.guard.forbid(gain[None], self.repeats.read(slots, self.pool.labels)[None])
+        total = self.total(beam)
+        if self.limits is not None:
+            total = total.masked_fill(beam.length >= self.limits, -torch.inf)
 
         per_row = min(K, gain.shape[1])
         best, labels = gain.topk(per_row, dim=1)  # no sequence gives more than K of the K best
         everywhere = beam.path.new_full((B * K, per_row), -torch.inf)
-        everywhere[rows] = self.total(beam).flatten()[rows][:, None] + best
+        everywhere[rows] = total.flatten()[rows][:, None] + best
         scores, index = everywhere.view(B, -1).topk(min(K, K * per_row), dim=1)
         scores, index = _pad(scores, K, -torch.inf), _pad(index, K, 0)
         valid = (scores > floor) & live
@@ -403,12 +444,6 @@ def _merge(done: Beam, closed: Beam) -> Beam:
     merged = done._replace(path=added("path"), asr=added("asr"))
     rest = closed._replace(path=closed.path.masked_fill(same.any(1), -torch.inf))
     return merged.join(rest)
-
-
-def _parameters(network: object) -> Iterator[tuple[str, Tensor]]:
-    """The named weights of a network; a scorer that is none, such as an n-gram model, has none that count."""
-    named: Callable[[], Iterator[tuple[str, Tensor]]] | None = getattr(network, "named_parameters", None)
-    return iter(()) if named is None else named()
 
 
 def _pad(x: Tensor, width: int, value: float) -> Tensor:

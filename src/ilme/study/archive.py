@@ -92,7 +92,7 @@ def _half(file: Path) -> bytes:
     import torch
     from safetensors.torch import save
 
-    from ilme.models.checkpoint import read_tensors
+    from ilme.runtime.tensors import read_tensors
 
     tensors, header = read_tensors(file)
     halved = {n: t.to(torch.float16) if t.dtype == torch.float32 else t for n, t in tensors.items()}

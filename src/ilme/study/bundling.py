@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ilme.data.audio import load_audio
 from ilme.data.utterances import Utterance
@@ -24,12 +24,15 @@ from ilme.evaluation.results import System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.models.int8 import to_int8
 from ilme.recogniser.decoder import SearchDecoder
-from ilme.runtime.files import write_atomically
+from ilme.recogniser.options import options_to_json
+from ilme.runtime.files import atomic_path, file_hash, write_json
+from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
 from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options
 from ilme.study.synthesis import RATE, write_opus
-from ilme.workflows.bundle import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, file_hash, read_bundle
+from ilme.workflows.bundle import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, read_bundle
 from ilme.workflows.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun, in_memory
 
 __all__ = ["BundleOptions", "build_bundle"]
@@ -73,12 +76,12 @@ def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None
         _write_set(study / "sets" / f"target-{part}", folder / f"{part}.tar.xz", getattr(options, part), options)
     about = _about(study)
     plan = DecodingPlan(**_fields(about["config"]["decoding"]))
-    transducer, attention = search_options(replace(plan, beam=options.beam))
+    plan = replace(plan, beam=options.beam)
     bundle = Bundle(
         folder=folder,
         beam=options.beam,
-        transducer=transducer,
-        attention=attention,
+        transducer=cast(TransducerOptions, search_options(plan, "rnnt")),
+        attention=cast(AttentionOptions, search_options(plan, "aed")),
         systems=tuple(_systems(study)),
         files={p.name: file_hash(p) for p in sorted(folder.iterdir()) if p.suffix in (".safetensors", ".xz")},
         study={key: about[key] for key in ("name", "commit", "versions")} | {"seed": about["config"]["seed"]},
@@ -127,7 +130,11 @@ def _write_set(source: Path, archive: Path, count: int, options: BundleOptions) 
     if len(rows) < count:
         raise BadInputError(f"{source} has {len(rows)} utterances of at most {options.longest:g} s; {count} are wanted")
     named = [row | {"audio_filepath": f"{Path(row['audio_filepath']).stem}.opus"} for row in rows]
-    with tarfile.open(archive, "w:xz") as tar, tempfile.TemporaryDirectory() as place:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        atomic_path(archive) as partial,
+        tarfile.open(partial, "w:xz") as tar,
+    ):
         manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in named)
         _add(tar, "manifest.jsonl", manifest.encode())
         for row, new in zip(rows, named, strict=True):
@@ -182,16 +189,15 @@ def _write(bundle: Bundle) -> None:
         }
         for s in bundle.systems
     ]
-    attention = {k: v for k, v in asdict(bundle.attention).items() if v != float("inf")}
     data = {
         "format": FORMAT,
         "version": VERSION,
         "beam": bundle.beam,
-        "transducer": asdict(bundle.transducer),
-        "attention": attention,
+        "transducer": options_to_json(bundle.transducer),
+        "attention": options_to_json(bundle.attention),
         "systems": systems,
         "check": bundle.check,
         "files": bundle.files,
         "study": bundle.study,
     }
-    write_atomically(bundle.folder / "bundle.json", (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+    write_json(bundle.folder / "bundle.json", data)

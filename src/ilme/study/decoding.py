@@ -23,19 +23,21 @@ from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import Method, TuningResult, TuningStep
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import INTERNAL, Parts, load_recogniser
+from ilme.recogniser.loading import Parts, load_recogniser, parts_for
+from ilme.recogniser.options import Options
 from ilme.recogniser.recogniser import Recogniser
-from ilme.runtime.files import write_atomically
+from ilme.runtime.files import write_json
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
-from ilme.study.internal import LEARNED, stand_in_file
+from ilme.study.internal import LEARNED, learned_file
 from ilme.study.runner import Stage, Study, used_fields
 from ilme.study.side_by_side import side_by_side
 from ilme.study.synthesis import RATE
-from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
-from ilme.workflows.evaluate import Plan, evaluate_system
+from ilme.workflows.evaluate import Plan, evaluate_decoder
+from ilme.workflows.tune import tune_decoder
 
 __all__ = ["beam_hint", "decoding_stages", "search_options", "setting_domain", "system_parts"]
 
@@ -86,34 +88,31 @@ def _lm(setting: str) -> str:
 
 def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
     """Which files take part: the method decides what is subtracted."""
-    subtracted = {
-        "DR": str(study.folder("lm-source") / "model.safetensors"),
-        "LODR": str(study.folder("ngrams") / "source.safetensors"),
-        "ILME": INTERNAL,
-        LEARNED: str(stand_in_file(study, model)),
-    }
-    return Parts(
-        model=str(study.folder(model) / "model.safetensors"),
-        lm="" if method == "BS" else str(study.folder(f"lm-{_lm(setting)}") / "model.safetensors"),
-        subtracted=subtracted.get(method, ""),
+    return parts_for(
+        method,
+        str(study.folder(model) / "model.safetensors"),
+        str(study.folder(f"lm-{_lm(setting)}") / "model.safetensors"),
+        source_lm=str(study.folder("lm-source") / "model.safetensors"),
+        bigram=str(study.folder("ngrams") / "source.safetensors"),
+        learned=str(learned_file(study, model)),
         device=study.device,
     )
 
 
-def search_options(plan: DecodingPlan) -> tuple[TransducerOptions, AttentionOptions]:
+def search_options(plan: DecodingPlan, model: str) -> Options:
     """The same for every method."""
     kept = min(plan.nbest, plan.beam)
-    transducer = TransducerOptions(beam=plan.beam, nbest=kept, max_symbols=plan.max_symbols)
-    attention = AttentionOptions(
+    if model == "rnnt":
+        return TransducerOptions(beam=plan.beam, nbest=kept, max_symbols=plan.max_symbols)
+    return AttentionOptions(
         beam=plan.beam,
         nbest=kept,
         max_length=plan.max_length,
         length_normalisation=plan.aed_normalisation,
         max_repeats=plan.max_repeats,
         look_back=plan.aed_look_back,
-        enough=min(plan.aed_enough, kept),
+        stop_after=min(plan.aed_enough, kept),
     )
-    return transducer, attention
 
 
 def _options(plan: DecodingPlan, device: str) -> DecodingOptions:
@@ -181,23 +180,22 @@ def _tune_methods(study: Study, config: StudyConfig, model: str, setting: Settin
     for method in methods:
         study.check_time(f"tuning {method} of {model}, {setting}-domain")
         parts = system_parts(study, model, setting, method)
-        recogniser = load_recogniser(parts, *search_options(plan))
+        recogniser = load_recogniser(parts, search_options(plan, model))
         options = TuningOptions(
             method=cast(Method, method),
             space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
             beam=plan.tuning_beam,
             max_decodes=plan.decodes,
-            length_exponent=recogniser.length_exponent,
             replicates=plan.replicates,
             seed=config.seed,
         )
         decoder = heard.shared(_decoder(study, config, recogniser, dev, parts, folder / "decodes" / method))
-        found = tune(
+        found = tune_decoder(
             decoder,
-            {u.id: u.text for u in dev},
-            options=options,
-            speakers={u.id: u.speaker for u in dev},
-            on_step=lambda step, method=method: _say_step(study, model, method, step),  # type: ignore[misc]
+            recogniser,
+            dev,
+            options,
+            lambda step, method=method: _say_step(study, model, method, step),  # type: ignore[misc]
         )
         found.save(_tuning_file(study, model, setting, method))
         for hint in found.hints:
@@ -236,13 +234,13 @@ def _test_methods(
         study.check_time(f"decoding {method} of {model}, {setting}-domain")
         tuning = TuningResult.load(_tuning_file(study, model, setting, method))
         parts = system_parts(study, model, setting, method)
-        recogniser = load_recogniser(parts, *search_options(plan))
+        recogniser = load_recogniser(parts, search_options(plan, model))
         decoder = heard["dev"].shared(_decoder(study, config, recogniser, dev, parts, folder / "dev" / method))
         lists = decoder.decode(tuning.weights, plan.beam)
         dev_errors = measure({u.id: u.text for u in dev}, {i: n[0].text for i, n in lists.items()}).total
-        task = Plan(model, method, plan.beam, "none", tuning, plan.details)
+        task = replace(Plan(model, method, details=plan.details).tuned(tuning), beam=plan.beam)
         decoder = heard["test"].shared(_decoder(study, config, recogniser, test, parts, folder / "test" / method))
-        system = evaluate_system(task, recogniser, decoder, test)
+        system = evaluate_decoder(task, recogniser, decoder, test)
         seconds = _first_time(_clock(folder, method), system.seconds)
         systems.append(replace(system, dev_wer=round(dev_errors.rate, 4), seconds=seconds))
         study.say(f"  {model} {method} {_weights(tuning.weights)}: dev {dev_errors.rate:.2f}")
@@ -268,7 +266,7 @@ def _clock(folder: Path, method: str) -> Path:
 def _first_time(file: Path, seconds: float) -> float:
     """What the decode took when it was really done: a decode taken from the store takes no time."""
     if not file.is_file():
-        write_atomically(file, json.dumps({"seconds": seconds}).encode())
+        write_json(file, {"seconds": seconds}, indent=None)
     return float(json.loads(file.read_text())["seconds"])
 
 

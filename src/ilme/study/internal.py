@@ -1,6 +1,6 @@
 """The stages `ilm-rnnt` and `ilm-aed`: internal LMs learned from the source transcripts, for the method ILME-learned.
 
-stand-in.safetensors      what stands in for the acoustics, see `ilme.ilm.learned_vector`
+stand-in.safetensors      what takes the place of the acoustics, see `ilme.ilm.learned_vector`
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ilme.ilm import internal_lm
-from ilme.ilm.learned_vector import StandInOptions, learn_stand_in, save_stand_in
+from ilme.ilm import Calibration, internal_lm
+from ilme.ilm.files import save_internal_lm
+from ilme.ilm.learned_vector import LearnedVectorOptions
 from ilme.lm.perplexity import perplexity
-from ilme.models.checkpoint import load_model
+from ilme.models.checkpoint import load_checkpoint
 from ilme.study.config import StudyConfig
 from ilme.study.language import transcripts
 from ilme.study.runner import Stage, Study
 from ilme.study.texts import read_lines
 
-__all__ = ["LEARNED", "internal_stages", "stand_in_file"]
+__all__ = ["LEARNED", "internal_stages", "learned_file"]
 
 LEARNED = "ILME-learned"
 _MEASURED = 400  # held-out sentences whose perplexity is given
@@ -28,7 +29,7 @@ def internal_stages(config: StudyConfig) -> list[Stage]:
     """One for each model, if the study has the method."""
     if LEARNED not in config.decoding.methods:
         return []
-    options = StandInOptions(seed=config.seed)
+    options = LearnedVectorOptions(seed=config.seed)
     return [
         Stage(
             f"ilm-{model}",
@@ -40,17 +41,17 @@ def internal_stages(config: StudyConfig) -> list[Stage]:
     ]
 
 
-def stand_in_file(study: Study, model: str) -> Path:
+def learned_file(study: Study, model: str) -> Path:
     return study.folder(f"ilm-{model}") / "stand-in.safetensors"
 
 
-def _learn(study: Study, model: str, options: StandInOptions) -> dict[str, Any]:
-    """Learns the stand-in; perplexities per token of held-out text, of the paper's estimate and of the learned one."""
-    loaded = load_model(study.folder(model) / "model.safetensors", expect=model, device=study.device)
-    learned = learn_stand_in(loaded.model, loaded.tokenizer.encode_many(transcripts(study)), options)
-    save_stand_in(stand_in_file(study, model), learned, loaded.model)
-    scorers = {"paper": internal_lm(loaded.model), "learned": internal_lm(loaded.model, learned.vector, learned.scale)}
-    facts: dict[str, Any] = {"scale": round(learned.scale, 4)}
+def _learn(study: Study, model: str, options: LearnedVectorOptions) -> dict[str, Any]:
+    """Learns the internal LM; perplexities per token of held-out text, of the paper's estimate and of this one."""
+    loaded = load_checkpoint(study.folder(model) / "model.safetensors", expect=model, device=study.device)
+    told = Calibration(labels=loaded.tokenizer.encode_many(transcripts(study)), learning=options)
+    scorers = {"paper": internal_lm(loaded.model), "learned": internal_lm(loaded.model, "learned", calibration=told)}
+    save_internal_lm(learned_file(study, model), scorers["learned"])
+    facts: dict[str, Any] = {"scale": round(scorers["learned"].scale, 4)}
     for domain in ("source", "target"):
         lines = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:_MEASURED]
         for name, scorer in scorers.items():

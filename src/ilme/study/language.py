@@ -12,7 +12,7 @@ from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.lm.ngram import NGramScorer, build_automaton
 from ilme.lm.ngram_train import NGramOptions, train_ngram
 from ilme.lm.perplexity import perplexity
-from ilme.models.checkpoint import load_model, save_model
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.runner import Stage, Study
 from ilme.study.texts import count_words, read_lines
@@ -111,7 +111,7 @@ def _language_model(study: Study, config: StudyConfig, name: str, plan: NetworkP
 
 def _perplexities(study: Study, file: Path) -> dict[str, float]:
     """Perplexity per token and per word on held-out text of both domains."""
-    loaded = load_model(file, expect="lm", device=study.device)
+    loaded = load_checkpoint(file, expect="lm", device=study.device)
     return _measure(study, loaded.model)
 
 

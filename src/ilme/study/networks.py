@@ -10,8 +10,9 @@ from ilme.adapters.whisper_weights import load_whisper_encoder
 from ilme.data.augment import SpecAugment
 from ilme.data.features import FrontendConfig
 from ilme.errors import BadInputError
-from ilme.models.checkpoint import load_model, read_tensors, save_model, write_tensors
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.encoder import EncoderConfig
+from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.study.config import NetworkPlan, StudyConfig
 from ilme.study.copies import copies
 from ilme.study.corpora import find_file, synthetic_study
@@ -163,7 +164,7 @@ def _watch(study: Study, tokenizer: Any) -> Any:
     for domain in ("source", "target"):
         sentences = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:_WATCHED]
         ids[domain] = tokenizer.encode_many(sentences)
-    source_lm = load_model(study.folder("lm-source") / "model.safetensors", expect="lm", device=study.device).model
+    source_lm = load_checkpoint(study.folder("lm-source") / "model.safetensors", expect="lm", device=study.device).model
     reference = internal_lm_perplexity(source_lm, ids["source"])
 
     def measure(model: Any) -> dict[str, float]:

@@ -13,9 +13,9 @@ import torch
 
 from ilme import models
 from ilme.errors import BadInputError
-from ilme.models.checkpoint import read_header
 from ilme.runtime.configs import changed_config
 from ilme.runtime.files import write_json_lines
+from ilme.runtime.tensors import read_header
 from ilme.study.config import NetworkPlan
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Study, UnfinishedError, file_digest, used_fields

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ilme.errors import IlmeError
-from ilme.protocols import AttentionDecoder, TokenScorer
+from ilme.protocols import AttentionDecoder, SharedStep, TokenScorer
 from ilme.runtime.state import State, map_tensors, select
 
-__all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_ride", "check_same", "require"]
+__all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_same", "check_shared_step", "require"]
 
 TOLERANCE = 1e-4
 
@@ -70,7 +70,7 @@ def check_internal_lm(
     labels: Sequence[int],
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Independence of audio, distributions, batch = single, reordering, and the ride if there is one."""
+    """Independence of audio, distributions, batch = single, reordering, and the shared step if there is one."""
     before = scorer_rows(scorer, [list(labels)])
     memory = model.encode(features, lengths)
     attention_rows(model, memory, [list(labels)] * len(lengths))
@@ -88,12 +88,12 @@ def check_internal_lm(
     straight, _ = scorer.score(then, state)
     swapped, _ = scorer.score(then, select(state, swap))
     check_same(swapped, straight[swap], tolerance, "states before and after reordering")
-    if getattr(scorer, "host", None) is model:
-        check_ride(scorer, model, memory, labels, tolerance)
+    if isinstance(scorer, SharedStep) and scorer.host is model:
+        check_shared_step(scorer, model, memory, labels, tolerance)
 
 
 @torch.no_grad()
-def check_ride(
+def check_shared_step(
     scorer: TokenScorer,
     model: AttentionDecoder,
     memory: State,
@@ -108,9 +108,9 @@ def check_ride(
         given = torch.full((len(rows),), label, device=model.device)
         apart, apart_state = model.step(given, apart_state, memory)
         apart_lm, apart_internal = scorer.score(given, apart_internal)
-        (own, state), (lm, internal) = scorer.ride(given, state, internal, memory)  # type: ignore[attr-defined]
-        check_same(own, apart, tolerance, "the model's rows in a ride and in a step")
-        check_same(lm, apart_lm, tolerance, "the internal LM's rows in a ride and alone")
+        (own, state), (lm, internal) = scorer.step_both(given, state, internal, memory)  # type: ignore[attr-defined]
+        check_same(own, apart, tolerance, "the model's rows in a shared step and in its own")
+        check_same(lm, apart_lm, tolerance, "the internal LM's rows in a shared step and alone")
 
 
 def attention_rows(model: AttentionDecoder, memory: State, sequences: list[list[int]], per: int = 1) -> Tensor:

@@ -88,9 +88,9 @@ def start_from(model: nn.Module, warm: WarmStart) -> int:
     """
     if warm.model is None:
         return 0
-    from ilme.models.checkpoint import load_model
+    from ilme.models.checkpoint import load_checkpoint
 
-    other: Any = load_model(warm.model).model
+    other: Any = load_checkpoint(warm.model).model
     theirs = other.state_dict()
     labels: Tokens | None = getattr(model, "tokens", None)
     copied = 0

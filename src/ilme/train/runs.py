@@ -19,7 +19,7 @@ from ilme.data.manifests import open_cuts
 from ilme.data.tokenfile import TokenFile
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import BadInputError
-from ilme.models.checkpoint import load_model, save_model
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.runtime.configs import changed_config, config_to_json
 from ilme.runtime.files import write_json
 from ilme.tokens import Tokens, check_same_vocabulary
@@ -195,7 +195,7 @@ def _perplexity(
         raise BadInputError("loop.ilm_every needs text: give monitor.text, or data.held_out with transcripts")
     beside: dict[str, float] = {}
     if monitor.source_lm:
-        lm = load_model(monitor.source_lm, "lm", device).model
+        lm = load_checkpoint(monitor.source_lm, "lm", device).model
         check_same_vocabulary(tokenizer.tokens, lm.tokens, "model", "source LM")
         beside = {"source_lm_ppl": internal_lm_perplexity(lm, sentences)}
     return lambda model: {"ilm_ppl": internal_lm_perplexity(model, sentences), **beside}

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ilme.errors import CheckpointError
-from ilme.models.checkpoint import read_tensors, write_tensors
 from ilme.runtime.files import replace_folder, write_json
+from ilme.runtime.tensors import read_tensors, write_tensors
 
 __all__ = ["Progress", "Snapshots", "not_finite", "optimiser_tensors", "restore_optimiser"]
 

@@ -1,56 +1,60 @@
-"""Adapts a model that exists to a domain, from text alone.
+"""Adapts a model to a domain, from text alone.
 
     text in the model's own style → LM over its tokens → dev decoded once → every internal LM scores the n-best lists
       → the best of them, and the weights, are tuned in the search → dev decoded once more → a domain folder
 
 Nothing is made worse in silence: if no weights make fewer errors on dev than none, the folder says so and its weights
-are zero.
+are zero. The folder appears when all of it is there; one that was there before is replaced as a whole.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 
-from ilme.adapters.hf import TransformerAED
-from ilme.adapters.recognition import AdaptedRecogniser, EncoderCache, search_options
 from ilme.data.utterances import Utterance
-from ilme.data.written_style import PreparedText, domain_lines
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import ESTIMATORS, WITHOUT_SPEECH, Calibration, TransformerILM, estimate
+from ilme.ilm import Calibration, internal_lm
+from ilme.ilm.files import save_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
-from ilme.lm.ngram import NGramScorer
-from ilme.protocols import TokenScorer
-from ilme.recogniser.cached_decoder import RememberedDecodes
+from ilme.models.packed import Format
+from ilme.protocols import InternalLM, TokenScorer
+from ilme.recogniser.cached_decoder import CachedDecoder
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.domain import INTERNAL, LM, Domain, write_tensors
-from ilme.search.attention import AttentionOptions
+from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain
+from ilme.recogniser.encoder_cache import EncoderCache
+from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.options import Options, default_options
+from ilme.recogniser.packing import pack_networks
+from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.files import replace_folder, write_text
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete
 from ilme.tuning.error_surface import as_vector, build_lists
-from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from ilme.workflows.card import card_text
+from ilme.workflows.decoding import read_set
+from ilme.workflows.domain_lm import LMOptions, train_domain_lm
+from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
-__all__ = ["SAFE_INTERNAL", "SAFE_WEIGHTS", "AdaptOptions", "Adapted", "adapt", "train_domain_lm"]
+__all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
 
-# Without dev speech: the weights whose worst domain of three was best on n-best lists, with an internal LM that needs
-# no speech and is a language model in every model tried. In the search no domain got worse: benchmarks/safe_weights.py.
-SAFE_INTERNAL = "silence"
-SAFE_WEIGHTS = FusionWeights(lm=0.25, subtracted=0.125)
 SAFE_DOMAINS = "audiobooks, telephone calls and voice commands"
-FEW_SPEAKERS = 5
+LENGTH_OF_TRANSDUCERS = (0.0, 1.5)  # β has to make up for what an LM takes from each label; decoders rank by the mean
+OURS = (CARD, LM, INTERNAL, "card.md", "tuning.json")
 Say = Callable[[str], None]
-Style = Literal["restore", "fold", "keep"]
+Style = Literal["auto", "restore", "fold", "keep", "spoken"]
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,14 @@ class AdaptOptions:
 
     Attributes:
         style: What is done about text whose case and punctuation are not the model's. `restore` gives text without
-            case the model's; `fold` makes an LM that passes over case and punctuation; `keep` leaves the text as it is.
+            case the model's; `fold` makes an LM that passes over case and punctuation; `spoken` writes words as they
+            are said, without case and punctuation; `keep` leaves the text as it is. `auto` is `spoken` for a model
+            whose tokens have no case, else `restore`.
         order: Order of the n-gram LM.
         prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
         internal: The internal LM: a name, or auto to let dev speech choose.
         normaliser: What is done to texts before errors are counted; auto takes Whisper's own if it is installed.
-        beam: Of every decode.
+        beam: Of every decode; 0 takes the model's own.
         max_decodes: How often dev may be decoded for the weights.
         calibration: Utterances over which internal LMs are averaged or learned.
         overlap: A sentence that shares this many words in a row with dev is left out of the text; 0 leaves none out,
@@ -74,12 +80,12 @@ class AdaptOptions:
         seed: Of every draw.
     """
 
-    style: Style = "restore"
+    style: Style = "auto"
     order: int = 4
     prune: tuple[int, ...] = (0, 0, 1)
     internal: str = "auto"
     normaliser: str = "auto"
-    beam: int = 8
+    beam: int = 0
     max_decodes: int = 4
     calibration: int = 40
     overlap: int = 8
@@ -88,8 +94,6 @@ class AdaptOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.internal != "auto" and self.internal not in ESTIMATORS:
-            raise BadInputError(f"internal is auto or one of {', '.join(ESTIMATORS)}, not {self.internal!r}")
         if self.style not in get_args(Style):
             raise BadInputError(f"style is one of {', '.join(get_args(Style))}, not {self.style!r}")
         if self.calibration < 2:
@@ -104,6 +108,7 @@ class Adapted:
         domain: The folder's card.
         before, after: Dev without and with fusion; None without dev.
         tuning: The tuning of the chosen internal LM; None without dev.
+        internal: The internal LM that was chosen; None if none helps.
         ranking: Errors that each internal LM promised on the n-best lists.
     """
 
@@ -111,212 +116,222 @@ class Adapted:
     before: Measurement | None = None
     after: Measurement | None = None
     tuning: TuningResult | None = None
+    internal: InternalLM | None = None
     ranking: dict[str, float] = field(default_factory=dict)
 
 
 def adapt(
-    model: TransformerAED,
-    name: str,
+    model: str | Path,
     text: Sequence[str],
-    out: Path,
+    out: str | Path,
     *,
-    dev: Sequence[Utterance] = (),
-    lm: TokenScorer | None = None,
-    lm_name: str = "",
+    dev: str | Path | Sequence[Utterance] = (),
+    split: str = "",
+    limit: int = 300,
+    lm: str = "",
+    device: str = "cpu",
+    format: Format = "float32",
     model_options: Mapping[str, Any] | None = None,
     options: AdaptOptions | None = None,
+    host: Any = None,
     say: Say = lambda line: None,
 ) -> Adapted:
     """Adapts a model and writes the domain folder.
 
     Args:
-        model: The model.
-        name: Hub id, folder or file it came from; the folder names it.
+        model: As `ilme.load_model` takes it; the folder names it.
         text: Text files or globs of the domain.
-        out: The folder to write.
+        out: The folder to write; one that `ilme adapt` wrote before is replaced.
         dev: Transcribed speech of the domain; without it, weights of other domains are used, untested.
+        split: Only dev utterances whose split is this.
+        limit: At most this many dev utterances, drawn at random; 0 takes all.
         lm: An LM over the model's tokens, in place of one trained on `text`; over folded ones if the style is fold.
-        lm_name: Where that LM is.
-        model_options: What the model was loaded with.
+        device: Where everything runs.
+        format: Of the weights on a CPU.
+        model_options: What the model's own kind takes, such as a language.
         options: How.
+        host: The model, if it is loaded already.
         say: Called with one line for each thing done.
     """
     began = time.perf_counter()
-    options = options or AdaptOptions()
-    out.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {"ilme": _version(), "seed": options.seed}
-    if lm is None:
-        lm, about = train_domain_lm(model, text, [u.text for u in dev], out / LM, options, say)
-        report["text"] = about
-    domain = Domain(
-        name, dict(model_options or {}), lm=lm_name or LM, style=options.style, search=search_options(options.beam)
-    )
-    if not dev:
-        return _without_dev(model, domain, options, out, report, say)
-    found = _with_dev(model, domain, lm, dev, options, say)
-    report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
-    domain = replace(found.domain, report=report)
-    domain.save(out)
-    if found.tuning is not None:
-        found.tuning.save(out / "tuning.json")
-    internal = found.internal
-    if internal is not None:
-        write_tensors(out / INTERNAL, internal.tensors)
-    return Adapted(domain, found.before, found.after, found.tuning, found.ranking)
-
-
-def train_domain_lm(
-    model: TransformerAED, text: Sequence[str], evaluation: Sequence[str], path: Path, options: AdaptOptions, say: Say
-) -> tuple[NGramScorer, dict[str, Any]]:
-    """An n-gram over the model's tokens, from text in the model's written style; and what went into it."""
-    from ilme.lm.ngram import build_automaton
-    from ilme.lm.ngram_train import NGramOptions, train_ngram
-
-    if not text:
+    options, out = options or AdaptOptions(), Path(out)
+    if not text and not lm:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
-    lines = domain_lines(
-        text,
-        never=unwritable(model),
-        evaluation=evaluation if options.overlap else (),
-        cased=options.style != "keep",
-        encode=model.tokenizer.encode,
-        overlap=options.overlap,
-        seed=options.seed,
-    )
-    ids = [model.tokenizer.encode(line) for line in lines.lines]
-    if options.style == "fold":
-        ids = [folded for folded in map(Folds(model.tokens), ids) if folded]
-    count = sum(map(len, ids))
-    _check_script(lines, count)
-    eos = model.tokens.eos
-    flat = np.fromiter((i for y in ids for i in (*y, eos)), dtype=np.int64, count=count + len(ids))
-    trained = train_ngram(flat, model.tokens, NGramOptions(options.order, options.prune[: options.order]))
-    scorer = NGramScorer(
-        build_automaton(trained.arpa), model.tokens, trained.arpa.missing, trained.arpa.unknown, model.device
-    )
-    scorer.save(path)
-    about = {
-        "lines": len(lines.lines),
-        "words": lines.words,
-        "tokens": count,
-        "style": options.style,
-        "recased": lines.recased,
-        "left out for overlap with dev": lines.excluded,
-        "order": options.order,
-        "n-grams": list(trained.kept),
-        "unreadable": list(lines.problems),
-    }
-    styled = ", given case and punctuation" if lines.recased else ""
-    overlap = f"{lines.excluded} sentences left out for overlap with dev"
-    say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
-    say(f"LM: {options.order}-gram over the model's tokens, {sum(trained.kept):,} n-grams")
-    return scorer, about
-
-
-def unwritable(model: TransformerAED) -> list[str]:
-    """Single characters that the model's output layer never puts out, alone or after a space."""
-    blocked = {i for i, value in enumerate(model.allowed.tolist()) if value < 0}
-    pieces = {p.removeprefix("Ġ").removeprefix("▁"): i for i, p in enumerate(model.tokens.pieces) if i in blocked}
-    return [p for p in pieces if len(p) == 1 and not p.isalnum() and p.isascii() and p not in "-'"]
-
-
-def _check_script(text: PreparedText, tokens: int) -> None:
-    """Text that needs a token for nearly every letter is in a script or language that the model does not write."""
-    letters = sum(len(line) for line in text.lines)
-    if tokens > 0.55 * letters:
-        raise BadInputError(
-            f"the text needs {tokens / max(text.words, 1):.1f} tokens per word (English needs about 1.3): it seems to "
-            "be in a language or script that this model does not write"
+    _check_replaceable(out)
+    utterances = _drawn(read_set(dev, split), limit, options.seed)
+    if host is None:
+        host = load_model(model, device, **(model_options or {}))
+    scorer = load_lm(lm, host) if lm else None
+    if host.device.type == "cpu":
+        pack_networks(host, (scorer,), format)
+    _check_internal(host, options.internal, bool(utterances))
+    style = style_for(host, options.style)
+    with replace_folder(out) as folder:
+        report: dict[str, Any] = {"ilme": _version(), "seed": options.seed}
+        if scorer is None:
+            spoken = [u.text for u in utterances]
+            lm_options = LMOptions(style, options.order, options.prune, options.overlap, options.seed)
+            scorer, report["text"] = train_domain_lm(host, text, spoken, folder / LM, lm_options, say)
+        domain = Domain(
+            _lasting(model),
+            dict(model_options or {}),
+            host.kind,
+            search=default_options(host, options.beam),
+            lm=_lasting(lm) if lm else LM,
+            style=style,
         )
+        if utterances:
+            found = _with_dev(host, domain, scorer, utterances, options, say)
+        else:
+            found = _without_dev(host, domain, options, say)
+        report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
+        found = replace(found, domain=replace(found.domain, report=report))
+        return _written(found, folder, out.name)
 
 
-@dataclass(frozen=True)
-class _Found:
-    domain: Domain
-    before: Measurement
-    after: Measurement
-    tuning: TuningResult | None
-    internal: TransformerILM | None
-    ranking: dict[str, float]
+def style_for(host: Any, style: Style) -> Style:
+    """`auto` is what the model writes: with case, or words as they are said."""
+    if style != "auto":
+        return style
+    letters = [c for piece in host.tokens.pieces if not piece.startswith("<") for c in piece if c.isalpha()]
+    return "restore" if any(c.isupper() for c in letters) and any(c.islower() for c in letters) else "spoken"
 
 
-def _without_dev(
-    model: TransformerAED, domain: Domain, options: AdaptOptions, out: Path, report: dict[str, Any], say: Say
-) -> Adapted:
-    name = SAFE_INTERNAL if options.internal == "auto" else options.internal
-    if name not in WITHOUT_SPEECH:
-        raise BadInputError(f"the internal LM {name!r} needs speech: give --dev, or choose {', '.join(WITHOUT_SPEECH)}")
-    write_tensors(out / INTERNAL, estimate(name, model).tensors)
+def safe_choice(host: Any) -> tuple[str, FusionWeights]:
+    """The internal LM and the weights for a model without dev speech.
+
+    The weights whose worst domain was best on n-best lists, with an internal LM that needs no speech: measured for
+    Transformers in experiments/safe_weights.py, where no domain got worse in the search. A transducer, and the paper's
+    AED, take theirs from the tunings of docs/results: about half of what dev chose, since too little costs less than
+    too much.
+    """
+    name = internal_lm.default(host)
+    if hasattr(host, "join"):
+        return name, FusionWeights(lm=0.3, subtracted=0.1, length=0.6)
+    if host.kind == "aed":
+        return name, FusionWeights(lm=0.15, subtracted=0.075)
+    return name, FusionWeights(lm=0.25, subtracted=0.125)
+
+
+def _check_replaceable(out: Path) -> None:
+    """A folder is replaced only if it is a domain folder and holds nothing else."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise BadInputError(f"{out} is a file; name a folder with --out")
+    foreign = sorted(p.name for p in out.iterdir() if p.name not in OURS)
+    if foreign:
+        raise BadInputError(f"{out} holds {foreign[0]}, which no domain folder has: choose another folder with --out")
+
+
+def _check_internal(host: Any, name: str, has_dev: bool) -> None:
+    known = internal_lm.available(host)
+    if name != "auto" and name not in known:
+        raise BadInputError(f"internal is auto or one of {', '.join(known)}, not {name!r}")
+    if name != "auto" and not has_dev and internal_lm.needs(host, name) != "nothing":
+        free = [n for n in known if internal_lm.needs(host, n) == "nothing"]
+        raise BadInputError(f"the internal LM {name!r} needs speech: give --dev, or choose {', '.join(free)}")
+
+
+def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance]:
+    if not limit or len(utterances) <= limit:
+        return utterances
+    chosen = random.Random(seed).sample(range(len(utterances)), limit)
+    return [utterances[i] for i in sorted(chosen)]
+
+
+def _lasting(name: str | Path) -> str:
+    """A name that means the same from every folder: a path in full, a hub id as it is."""
+    return str(Path(name).resolve()) if Path(name).exists() else str(name)
+
+
+def _written(found: Adapted, folder: Path, name: str) -> Adapted:
+    """Puts what was found into the folder, the card last."""
+    if found.internal is not None:
+        save_internal_lm(folder / INTERNAL, found.internal)
+    if found.tuning is not None:
+        found.tuning.save(folder / "tuning.json")
+    write_text(folder / "card.md", card_text(found, name))
+    return replace(found, domain=found.domain.save(folder))
+
+
+def _without_dev(host: Any, domain: Domain, options: AdaptOptions, say: Say) -> Adapted:
+    name, weights = safe_choice(host)
+    name = name if options.internal == "auto" else options.internal
+    where = f"weights learned on {SAFE_DOMAINS}" if host.kind not in ("rnnt", "aed") else "cautious weights"
     note = (
-        f"no dev speech: weights learned on {SAFE_DOMAINS} are used (λ_T {SAFE_WEIGHTS.lm}, μ "
-        f"{SAFE_WEIGHTS.subtracted}, internal LM {name}); whether they help this domain has not been measured"
+        f"no dev speech: {where} are used (λ_T {weights.lm}, μ {weights.subtracted}, β {weights.length}, internal LM "
+        f"{name}); whether they help this domain has not been measured"
     )
     say(note)
-    domain = replace(domain, weights=SAFE_WEIGHTS, internal=name, report=report | {"note": note})
-    domain.save(out)
-    return Adapted(domain)
+    return Adapted(
+        replace(domain, weights=weights, internal=name, report={"note": note}), internal=internal_lm(host, name)
+    )
 
 
 def _with_dev(
-    model: TransformerAED,
-    domain: Domain,
-    lm: TokenScorer,
-    dev: Sequence[Utterance],
-    options: AdaptOptions,
-    say: Say,
-) -> _Found:
+    host: Any, domain: Domain, lm: TokenScorer, dev: Sequence[Utterance], options: AdaptOptions, say: Say
+) -> Adapted:
     references = {u.id: u.text for u in dev}
     speakers = {u.id: u.speaker for u in dev}
     if len(set(speakers.values())) < FEW_SPEAKERS:
         speakers = {}  # too few to resample: utterances are resampled instead
     normaliser = choose_normaliser(options.normaliser)
+    search: Options = domain.search or default_options(host, options.beam)
     cache = EncoderCache()
-    folds = Folds(model.tokens, model.device) if options.style == "fold" else None
+    folds = Folds(host.tokens, host.device) if domain.style == "fold" else None
     lm = FoldedScorer(lm, folds) if folds is not None else lm
     decoding = DecodingOptions(batch_seconds=options.batch_seconds, cache="none")
 
-    def decoder(internal: TransformerILM | None) -> SearchDecoder:
+    def decoder(internal: InternalLM | None) -> SearchDecoder:
         subtracted = fold_internal(internal, folds) if internal is not None and folds is not None else internal
-        recogniser = AdaptedRecogniser(model, lm=lm, subtracted=subtracted, options=domain.search, cache=cache)
+        recogniser = Recogniser(host, lm=lm, subtracted=subtracted, options=search, cache=cache)
         return SearchDecoder(recogniser, dev, options=decoding)
 
     def measured(lists: Mapping[str, NBest]) -> Measurement:
         texts = {i: nbest[0].text for i, nbest in lists.items()}
         return measure(references, texts, speakers=speakers, normaliser_name=normaliser)
 
-    lists = decoder(None).decode(FusionWeights(), options.beam)
+    plain = decoder(None)
+    lists = plain.decode(FusionWeights(), search.beam)
     before = measured(lists)
     say(f"dev without LM: WER {before.rate:.2f} on {len(dev)} utterances")
-    calibration = calibrate(model, dev[: options.calibration], lists, cache)
-    internal, ranking = choose_internal(
-        model, calibration, lists, references, normaliser, domain.search, options, folds
+    chosen = dev[: options.calibration]
+    calibration = plain.recogniser.calibrate(
+        (u.samples(plain.recogniser.rate) for u in chosen), [lists[u.id][0].tokens for u in chosen]
     )
+    told = Calibration(labels=[nbest[0].tokens for nbest in lists.values()])
+    space = WeightSpace(length=LENGTH_OF_TRANSDUCERS) if plain.recogniser.is_transducer else WeightSpace()
+    ranker = _Ranker(lists, references, normaliser, plain.recogniser, space, options, folds)
+    internal, ranking = ranker.best(host, calibration, told)
     say("internal LMs, errors left on the lists: " + ", ".join(f"{n} {e:.0f}" for n, e in ranking.items()))
-    search = RememberedDecodes(decoder(internal))
-    search.know(FusionWeights(), options.beam, lists)
-    found = tune(
-        search,
-        references,
-        options=TuningOptions(
-            beam=options.beam,
+    fused = decoder(internal)
+    cached = CachedDecoder(fused)
+    cached.know(FusionWeights(), search.beam, lists)
+    found = tune_decoder(
+        cached,
+        fused.recogniser,
+        [replace(u, speaker=speakers.get(u.id, "")) for u in dev],
+        TuningOptions(
+            space=space,
+            beam=search.beam,
             max_decodes=options.max_decodes,
             normaliser=normaliser,
             smoothing=options.smoothing,
-            length_exponent=domain.search.length_normalisation,
             seed=options.seed,
         ),
-        speakers=speakers,
-        on_step=lambda step: say(
-            f"  λ_T {step.weights.lm:.3f}, μ {step.weights.subtracted:.3f}: WER {step.counts.rate:.2f}"
+        lambda step: say(
+            f"  λ_T {step.weights.lm:.3f}, μ {step.weights.subtracted:.3f}, β {step.weights.length:.2f}: "
+            f"WER {step.counts.rate:.2f}"
         ),
     )
-    after = measured(search.decode(found.weights, options.beam))
+    after = measured(cached.decode(found.weights, search.beam))
     gained = after.total.errors < before.total.errors
-    return _Found(
+    return Adapted(
         replace(
             domain,
             weights=found.weights if gained else FusionWeights(),
-            internal=internal.name if gained else "",
+            internal=internal.how if gained else "",
             report=_dev_report(before, after if gained else before, gained, found, ranking, normaliser),
         ),
         before,
@@ -327,49 +342,46 @@ def _with_dev(
     )
 
 
-def calibrate(
-    model: TransformerAED, utterances: Sequence[Utterance], lists: Mapping[str, NBest], cache: EncoderCache
-) -> Calibration:
-    """Encoder outputs of a few utterances with the model's own transcripts of them."""
-    hidden, labels = [], []
-    encoder = AdaptedRecogniser(model, cache=cache)
-    for u in utterances:
-        encoded = encoder.encode([u.samples(16_000)])
-        mask = encoded["mask"]
-        hidden.append(encoded["hidden"][0] if mask is None else encoded["hidden"][0][mask[0]])
-        labels.append(lists[u.id][0].tokens)
-    return Calibration(hidden, labels)
+@dataclass(frozen=True)
+class _Ranker:
+    """Ranks internal LMs by the errors that the best weights of each leave on the n-best lists."""
 
+    lists: Mapping[str, NBest]
+    references: Mapping[str, str]
+    normaliser: NormaliserName
+    recogniser: Recogniser
+    space: WeightSpace
+    options: AdaptOptions
+    folds: Folds | None
 
-def choose_internal(
-    model: TransformerAED,
-    calibration: Calibration,
-    lists: Mapping[str, NBest],
-    references: Mapping[str, str],
-    normaliser: NormaliserName,
-    search: AttentionOptions,
-    options: AdaptOptions,
-    folds: Folds | None = None,
-) -> tuple[TransformerILM, dict[str, float]]:
-    """The internal LM whose best weights leave the fewest errors on the n-best lists, and the errors of each."""
-    names = list(ESTIMATORS) if options.internal == "auto" else [options.internal]
-    candidates: dict[str, TransformerILM] = {}
-    ranking: dict[str, float] = {}
-    for name in names:
-        candidates[name] = estimate(name, model, calibration)
-        scorer = candidates[name] if folds is None else fold_internal(candidates[name], folds)
-        filled = complete(lists, subtracted=SequenceScorer(scorer, finish=search.lm_eos, rows=256))
-        built = build_lists(filled, references, normaliser_name=normaliser, length_exponent=search.length_normalisation)
+    def best(self, host: Any, calibration: Calibration, told: Calibration) -> tuple[InternalLM, dict[str, float]]:
+        """The best internal LM, and the errors of each; `told` is what those read that need no speech."""
+        names = internal_lm.available(host) if self.options.internal == "auto" else (self.options.internal,)
+        candidates: dict[str, InternalLM] = {}
+        for name in names:
+            needs = internal_lm.needs(host, name)
+            candidates[name] = internal_lm(host, name, calibration=told if needs == "transcripts" else calibration)
+        ranking = {name: self.errors(scorer) for name, scorer in candidates.items()}
+        ranking = dict(sorted(ranking.items(), key=lambda item: item[1]))
+        return candidates[next(iter(ranking))], ranking
+
+    def errors(self, internal: InternalLM) -> float:
+        scorer = internal if self.folds is None else fold_internal(internal, self.folds)
+        filled = complete(self.lists, subtracted=SequenceScorer(scorer, finish=self.recogniser.scores_end, rows=256))
+        built = build_lists(
+            filled,
+            self.references,
+            normaliser_name=self.normaliser,
+            length_exponent=self.recogniser.length_exponent,
+        )
         best = search_weights(
             built,
-            WeightSpace(),
-            objective=Objective(smoothing=options.smoothing),
-            starts=[as_vector(SAFE_WEIGHTS)],
-            seed=options.seed,
+            self.space,
+            objective=Objective(smoothing=self.options.smoothing),
+            starts=[as_vector(safe_choice(internal.host)[1])],
+            seed=self.options.seed,
         )
-        ranking[name] = round(best.objective, 2)
-    ranking = dict(sorted(ranking.items(), key=lambda item: item[1]))
-    return candidates[next(iter(ranking))], ranking
+        return round(best.objective, 2)
 
 
 def choose_normaliser(name: str) -> NormaliserName:

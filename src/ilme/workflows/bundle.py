@@ -9,25 +9,24 @@ card.md                                data, licences, training, results
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from ilme.bundle import FOLDER
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
-from ilme.models.int8 import from_int8
-from ilme.recogniser.loading import INTERNAL, Parts
+from ilme.recogniser.loading import Parts, parts_for
+from ilme.recogniser.options import Options, options_from_json
+from ilme.runtime.files import file_hash
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 
-__all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "file_hash", "read_bundle"]
+__all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "read_bundle"]
 
-FOLDER = Path(__file__).parent / "data"
 FORMAT, VERSION = "ilme-bundle", 1
 NETWORKS = ("rnnt", "aed", "lm", "source_lm")
 LEARNED = {"rnnt": "rnnt-ilm.safetensors", "aed": "aed-ilm.safetensors"}
@@ -70,16 +69,10 @@ class Bundle:
     study: dict[str, Any] = field(default_factory=dict)
 
     def unpack(self, to: Path) -> Unpacked:
-        """Networks as float32 and recordings as files, in a folder; what is there already is kept."""
-        for name in NETWORKS:
-            packed, plain = self.folder / f"{name}.safetensors", to / "models" / f"{name}.safetensors"
-            if not _made_from(plain, self.files[packed.name]):
-                self._check(packed)
-                from_int8(packed, plain)
-                _note(plain, self.files[packed.name])
-        for name in set(LEARNED.values()) & self.files.keys():
-            self._check(self.folder / name)
-            shutil.copyfile(self.folder / name, to / "models" / name)
+        """Recordings as files, in a folder; what is there already is kept. Networks are read where they are."""
+        for name in (*(f"{network}.safetensors" for network in NETWORKS), *sorted(LEARNED.values())):
+            if name in self.files:
+                self._check(self.folder / name)
         for name in SETS:
             packed, plain = self.folder / f"{name}.tar.xz", to / "audio" / name
             if not _made_from(plain, self.files[packed.name]):
@@ -110,17 +103,18 @@ class Unpacked:
 
     def parts(self, model: str, method: str) -> Parts:
         """The files of one system: the method decides what is subtracted."""
-        models = self.folder / "models"
-        subtracted = {
-            "DR": str(models / "source_lm.safetensors"),
-            "ILME": INTERNAL,
-            "ILME-learned": str(models / LEARNED[model]),
-        }
-        return Parts(
-            model=str(models / f"{model}.safetensors"),
-            lm="" if method == "BS" else str(models / "lm.safetensors"),
-            subtracted=subtracted.get(method, ""),
+        networks = self.bundle.folder
+        return parts_for(
+            method,
+            str(networks / f"{model}.safetensors"),
+            str(networks / "lm.safetensors"),
+            source_lm=str(networks / "source_lm.safetensors"),
+            learned=str(networks / LEARNED[model]),
         )
+
+    def search(self, model: str) -> Options:
+        """How the model is searched."""
+        return self.bundle.transducer if model == "rnnt" else self.bundle.attention
 
     def utterances(self, part: str) -> list[Utterance]:
         return read_utterances(self.folder / "audio" / part)
@@ -138,8 +132,8 @@ def read_bundle(folder: Path = FOLDER) -> Bundle:
         return Bundle(
             folder=folder,
             beam=data["beam"],
-            transducer=TransducerOptions(**data["transducer"]),
-            attention=AttentionOptions(**data["attention"]),
+            transducer=cast(TransducerOptions, options_from_json({"kind": "transducer", **data["transducer"]})),
+            attention=cast(AttentionOptions, options_from_json(data["attention"])),
             systems=tuple(_system(row) for row in data["systems"]),
             check=data["check"],
             files=data["files"],
@@ -152,10 +146,6 @@ def read_bundle(folder: Path = FOLDER) -> Bundle:
 def _system(row: dict[str, Any]) -> BundledSystem:
     weights = FusionWeights(row["lambda_t"], row["mu"], row["length_reward"])
     return BundledSystem(row["model"], row["method"], weights, row["dev_wer"], row["test_wer"])
-
-
-def file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _made_from(plain: Path, digest: str) -> bool:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ilme.workflows.adapt import Adapted
+if TYPE_CHECKING:
+    from ilme.workflows.adapt import Adapted
 
-__all__ = ["write_card"]
+__all__ = ["card_text"]
 
 
-def write_card(adapted: Adapted, folder: Path) -> str:
-    """Writes card.md into the folder and returns its text."""
+def card_text(adapted: Adapted, name: str) -> str:
+    """The text of card.md."""
     domain, report = adapted.domain, adapted.domain.report
     w = domain.weights
     lines = [
-        f"# {folder.name}: {domain.model} adapted from text",
+        f"# {name}: {domain.model} adapted from text",
         "",
         f"Weights: λ_T {w.lm:.4f} (LM), μ {w.subtracted:.4f} (internal LM: {domain.internal or 'none'}), "
         f"β {w.length:.4f}.",
@@ -26,9 +26,7 @@ def write_card(adapted: Adapted, folder: Path) -> str:
         lines += ["", *_table(report)]
     if "text" in report:
         lines += ["", "Text: " + ", ".join(f"{k} {v}" for k, v in report["text"].items() if v not in ([], False)) + "."]
-    text = "\n".join(lines) + "\n"
-    (folder / "card.md").write_text(text, encoding="utf-8")
-    return text
+    return "\n".join(lines) + "\n"
 
 
 def _table(report: dict[str, Any]) -> list[str]:

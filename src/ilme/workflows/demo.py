@@ -7,31 +7,29 @@ WERs; `retune` finds and measures those again too.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 
 from ilme.data.utterances import Utterance, references_of
 from ilme.errors import BadInputError
-from ilme.evaluation.analysis import oracle
-from ilme.evaluation.contributions import explain
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, main_table
 from ilme.evaluation.tuning_result import Method
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import load_recogniser, run_time_parameters
+from ilme.recogniser.loading import load_recogniser
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.processes import cores, in_processes
-from ilme.search.hypothesis import NBest
-from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
 from ilme.workflows.bundle import Bundle, BundledSystem, Unpacked, read_bundle
+from ilme.workflows.evaluate import Plan, evaluate_decoder
+from ilme.workflows.tune import tune_decoder
 
 __all__ = [
     "DemoOptions",
@@ -242,35 +240,9 @@ class SystemRun:
             weights, dev_wer = self._retune(recogniser, beam)
         decoder = SearchDecoder(recogniser, test, options=BATCHES, progress=self.progress)
         decoder.reuse(decoders.setdefault(entry.model, decoder))
-        began = time.perf_counter()
-        lists = decoder.decode(weights, beam)
-        seconds = time.perf_counter() - began
-        return System(
-            model=entry.model,
-            method=entry.method,
-            weights=weights,
-            hypotheses={i: nbest[0].text for i, nbest in lists.items()},
-            dev_wer=dev_wer,
-            parameters=run_time_parameters(recogniser, lm=weights.lm > 0, subtracted=weights.subtracted > 0),
-            seconds=round(seconds, 3),
-            beam=beam,
-            oracle_wer=round(oracle(lists, {u.id: u.text for u in test}).rate, 4),
-            details=self._stories(recogniser, lists, test, weights),
-        )
-
-    def _stories(
-        self, recogniser: Recogniser, lists: dict[str, NBest], test: Sequence[Utterance], weights: FusionWeights
-    ) -> dict[str, Any]:
-        """Why the choice changed: utterances that come out right with these weights and would not without."""
-        if self.entry.method == "BS":
-            return {}
-        alone = {i: max(nbest, key=lambda h: h.scores.asr) for i, nbest in lists.items()}
-        mended = [u for u in test if lists[u.id][0].text == u.text != alone[u.id].text]
-        stories = {}
-        for u in mended[: self.options.details]:
-            encoded = recogniser.encode([u.samples(recogniser.rate)])
-            stories[u.id] = explain(recogniser, encoded, lists[u.id], weights, u.text)
-        return stories
+        details = 0 if entry.method == "BS" else self.options.details
+        plan = Plan(entry.model, entry.method, weights, beam, dev_wer=dev_wer, details=details)
+        return evaluate_decoder(plan, recogniser, decoder, test)
 
     def _retune(self, recogniser: Recogniser, beam: int) -> tuple[FusionWeights, float]:
         dev = in_memory(self.unpacked.utterances("dev"))
@@ -279,17 +251,15 @@ class SystemRun:
             method=cast(Method, self.entry.method),
             space=WeightSpace(length=length),
             beam=beam,
-            length_exponent=recogniser.length_exponent,
             replicates=0,
         )
         decoder = SearchDecoder(recogniser, dev, options=BATCHES, progress=self.progress)
-        found = tune(decoder, {u.id: u.text for u in dev}, options=options, speakers={u.id: u.speaker for u in dev})
+        found = tune_decoder(decoder, recogniser, dev, options)
         return found.weights, round(found.dev.rate, 4)
 
 
 def _recogniser(unpacked: Unpacked, entry: BundledSystem) -> Recogniser:
-    bundle = unpacked.bundle
-    return load_recogniser(unpacked.parts(entry.model, entry.method), bundle.transducer, bundle.attention)
+    return load_recogniser(unpacked.parts(entry.model, entry.method), unpacked.search(entry.model))
 
 
 def in_memory(utterances: Sequence[Utterance]) -> list[Utterance]:

@@ -1,32 +1,33 @@
-"""One system on a test set: decode, oracle, and the stories of a few utterances."""
+"""Decode a test set once with fixed weights and describe what came out: errors, oracle, stories of utterances."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ilme.data.utterances import Utterance, unique_by_id
+from ilme.data.utterances import Utterance, references_of, unique_by_id
 from ilme.errors import BadInputError
 from ilme.evaluation.analysis import oracle, search_errors
 from ilme.evaluation.contributions import explain, forced
 from ilme.evaluation.metrics import NormaliserName, normaliser
-from ilme.evaluation.results import System
+from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
+from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.recogniser.loading import Parts, describe, load_recogniser, run_time_parameters
+from ilme.recogniser.loading import INTERNAL, Parts, describe
+from ilme.recogniser.options import SearchSettings, changed
+from ilme.recogniser.packing import run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
-from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
-from ilme.search.transducer import TransducerOptions
 from ilme.tuning.tuner import Decoder
+from ilme.workflows.decoding import DecoderPlan, Progress, Ray, read_set
 
-__all__ = ["DecoderPlan", "Plan", "decode_system", "evaluate_system", "measured_system"]
+__all__ = ["Plan", "evaluate", "evaluate_decoder", "measured_system"]
 
 
 @dataclass(frozen=True)
@@ -36,119 +37,140 @@ class Plan:
     Attributes:
         label: Name of the model.
         method: Name of the method.
-        beam: Of the search.
+        weights: It is decoded with.
+        beam: Of the search; 0 takes the recogniser's own.
         normaliser: Of the texts.
-        tuning: Where the weights come from; None fuses nothing.
+        tuning: Where the weights come from; None if they were given.
+        dev_wer: WER on dev with these weights; None if it was not measured.
         details: How many utterances to explain label by label.
         search_errors: How many utterances to split into search errors and model errors, by scoring the reference.
     """
 
     label: str
     method: str
-    beam: int
-    normaliser: NormaliserName
+    weights: FusionWeights = field(default_factory=FusionWeights)
+    beam: int = 0
+    normaliser: NormaliserName = "none"
     tuning: TuningResult | None = None
+    dev_wer: float | None = None
     details: int = 12
     search_errors: int = 0
 
-    @property
-    def weights(self) -> FusionWeights:
-        return self.tuning.weights if self.tuning else FusionWeights()
-
     def tuned(self, tuning: TuningResult) -> Plan:
         """The same with the weights, method, beam and normaliser of a tuning."""
-        return replace(self, method=tuning.method, beam=tuning.beam, normaliser=tuning.normaliser, tuning=tuning)
-
-
-@dataclass(frozen=True)
-class DecoderPlan:
-    """All that another process needs to make the decoder again.
-
-    Attributes:
-        parts: The model and its scorers.
-        utterances: The set.
-        folder: Where n-best lists are written as they finish.
-        about: What a folder of earlier results must match.
-        decoding: Batches and cache.
-        transducer: Search options of a transducer.
-        attention: Search options of an attention decoder.
-    """
-
-    parts: Parts
-    utterances: tuple[Utterance, ...]
-    folder: Path
-    about: Mapping[str, Any]
-    decoding: DecodingOptions
-    transducer: TransducerOptions
-    attention: AttentionOptions
-
-    def make(
-        self,
-        processes: Processes,
-        progress: Callable[[int, int], None] | None = None,
-        recogniser: Recogniser | None = None,
-    ) -> SearchDecoder:
-        """The decoder, as one of these processes."""
-        return SearchDecoder(
-            recogniser or load_recogniser(self.parts, self.transducer, self.attention),
-            self.utterances,
-            folder=self.folder,
-            about=self.about,
-            options=self.decoding,
-            processes=processes,
-            progress=progress,
+        return replace(
+            self,
+            method=tuning.method,
+            weights=tuning.weights,
+            beam=tuning.beam,
+            normaliser=tuning.normaliser,
+            tuning=tuning,
+            dev_wer=round(tuning.dev.rate, 4),
         )
 
-    @contextmanager
-    def decoder(
-        self,
-        processes: Processes,
-        progress: Callable[[int, int], None] | None,
-        ray_workers: int,
-        recogniser: Recogniser,
-    ) -> Iterator[Decoder]:
-        """The decoder in this process, or over Ray's workers."""
-        if not ray_workers:
-            yield self.make(processes, progress, recogniser)
-            return
-        from ilme.recogniser.ray_decoder import RayDecoder
 
-        with RayDecoder(self.make, ray_workers) as decoder:
-            yield decoder
+def evaluate(
+    model: str | Path | Recogniser,
+    test: str | Path | Sequence[Utterance],
+    *,
+    weights: TuningResult | FusionWeights | str | Path | None = None,
+    lm: str = "",
+    subtracted: str = INTERNAL,
+    plan: Plan | None = None,
+    name: str = "",
+    out: Path | None = None,
+    split: str = "",
+    limit: int = 0,
+    device: str = "cpu",
+    format: Format = "float32",
+    search: SearchSettings | None = None,
+    decoding: DecodingOptions | None = None,
+    model_options: dict[str, Any] | None = None,
+    hypotheses: Path | None = None,
+    processes: Processes | None = None,
+    ray: Ray | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Decodes a test set once with fixed weights and measures it; with a folder, resumable.
+
+    Args:
+        model: As `ilme.load_model` takes it; or a recogniser, with its own scorers, weights and search options.
+        test: A manifest, Lhotse cuts, a folder with either, or utterances.
+        weights: What `ilme.tune` returned or saved, or weights; without them a recogniser's own, or none.
+        lm: The external LM, as `ilme.load_lm` takes it.
+        subtracted: What is subtracted: an internal LM by name or file, or a source-domain LM.
+        plan: Names, beam, normaliser, details; what a tuning says goes first.
+        name: Name of the test set.
+        out: Folder for results.json and the decode; without it nothing is written.
+        split: Only utterances whose split is this.
+        limit: At most this many utterances; 0 takes all.
+        device: Where everything runs.
+        format: Of the weights on a CPU.
+        search: Search options that differ from the model's own.
+        decoding: Batches and cache.
+        model_options: What the model's own kind takes, such as a language.
+        hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
+        processes: Which of several processes this is.
+        ray: A Ray cluster that shares the work.
+        progress: Called with (utterances done, of how many).
+    """
+    processes, utterances = processes or Processes(), read_set(test, split, limit)
+    own = model.weights if isinstance(model, Recogniser) else FusionWeights()
+    label = type(model.model).__name__ if isinstance(model, Recogniser) else Path(model).name
+    plan = _weighted(plan or Plan(label, "BS"), weights, own)
+    folder = None if out is None else out / "decode"
+    first = processes.rank == 0
+    if hypotheses is not None:
+        system = measured_system(plan, hypotheses)
+    elif isinstance(model, Recogniser):
+        decoder = SearchDecoder(model, utterances, folder=folder, options=decoding, progress=progress)
+        system = evaluate_decoder(plan, model, decoder, utterances, first=first)
+    else:
+        parts = Parts(str(model), lm, subtracted if plan.weights.subtracted else "", device, format)
+        work = DecoderPlan(
+            parts,
+            tuple(utterances),
+            folder,
+            describe(parts),
+            decoding or DecodingOptions(),
+            search,
+            model_options or {},
+        )
+        recogniser = work.load()
+        if plan.tuning is not None:
+            recogniser.options = changed(recogniser.options, plan.tuning.search)
+            work = replace(work, search=recogniser.options)
+        with work.decoder(processes, progress, ray, recogniser) as shared:
+            system = evaluate_decoder(plan, recogniser, shared, utterances, first=first)
+    title = name or split or (Path(test).stem if isinstance(test, str | Path) else "test")
+    results = Results(title, plan.normaliser, references_of(utterances), (system,))
+    if out is not None and first:
+        results.save(out / "results.json")
+    return results
 
 
-def decode_system(
-    plan: Plan,
-    parts: Parts,
-    utterances: Sequence[Utterance],
-    folder: Path,
-    decoding: DecodingOptions,
-    transducer: TransducerOptions,
-    attention: AttentionOptions,
-    processes: Processes,
-    ray_workers: int = 0,
-) -> System:
-    """Loads the parts, decodes with the plan's weights (over Ray's workers, if any), and describes what came out."""
-    from ilme.commands.progress import utterance_progress
-
-    recogniser = load_recogniser(parts, transducer, attention)
-    work = DecoderPlan(parts, tuple(utterances), folder, describe(parts), decoding, transducer, attention)
-    with (
-        utterance_progress(processes.rank == 0) as progress,
-        work.decoder(processes, progress, ray_workers, recogniser) as decoder,
-    ):
-        return evaluate_system(plan, recogniser, decoder, utterances, first=processes.rank == 0)
+def _weighted(plan: Plan, weights: TuningResult | FusionWeights | str | Path | None, own: FusionWeights) -> Plan:
+    if isinstance(weights, str | Path):
+        weights = TuningResult.load(Path(weights))
+    if isinstance(weights, TuningResult):
+        return plan.tuned(weights)
+    return replace(plan, weights=weights or (plan.weights if any(_values(plan.weights)) else own))
 
 
-def evaluate_system(
+def _values(weights: FusionWeights) -> tuple[float, ...]:
+    return weights.lm, weights.subtracted, weights.length
+
+
+def evaluate_decoder(
     plan: Plan, recogniser: Recogniser, decoder: Decoder, utterances: Sequence[Utterance], *, first: bool = True
 ) -> System:
     """Decodes once with the plan's weights; `seconds` is the wall time of that decode.
 
     Of several processes only the `first` explains utterances and looks for search errors.
     """
+    beam = plan.beam or recogniser.options.beam
     began = time.perf_counter()
-    lists = decoder.decode(plan.weights, plan.beam)
+    lists = decoder.decode(plan.weights, beam)
     seconds = time.perf_counter() - began
     references = {u.id: u.text for u in utterances}
     weights = plan.weights
@@ -157,10 +179,10 @@ def evaluate_system(
         method=plan.method,
         weights=weights,
         hypotheses={i: nbest[0].text for i, nbest in lists.items()},
-        dev_wer=round(plan.tuning.dev.rate, 4) if plan.tuning else None,
+        dev_wer=plan.dev_wer,
         parameters=run_time_parameters(recogniser, lm=weights.lm > 0, subtracted=weights.subtracted > 0),
         seconds=round(seconds, 3),
-        beam=plan.beam,
+        beam=beam,
         oracle_wer=round(oracle(lists, references, normaliser_name=plan.normaliser).rate, 4),
         details=_details(plan, recogniser, lists, utterances) if first else {},
         tuning=plan.tuning,

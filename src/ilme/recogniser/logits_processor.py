@@ -20,7 +20,7 @@ from torch import Tensor
 from ilme.adapters.hf import TransformerAED
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights, fuse
-from ilme.ilm.transformer import estimate
+from ilme.ilm import internal_lm
 from ilme.protocols import TokenScorer
 from ilme.runtime.state import State, cat, select
 
@@ -60,7 +60,7 @@ class FusionLogitsProcessor:
         self.weights = weights
         subtracted: TokenScorer | None = None
         if weights.subtracted:
-            subtracted = estimate(internal, model) if isinstance(internal, str) else internal
+            subtracted = internal_lm(model, internal) if isinstance(internal, str) else internal
         self.scorers = Fusion(lm, subtracted, weights).scorers(model)
         self._prefix = torch.tensor(model.prefix)
         self._known: dict[Labels, tuple[_Batch, int]] = {}  # which row of which batch has read these labels

@@ -1,4 +1,4 @@
-"""Internal LMs whose stand-in for the acoustics is learned from text."""
+"""Internal LMs whose vector in place of the acoustics is learned from text, and the files they are kept in."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm import internal_lm
-from ilme.ilm.learned_vector import StandIn, StandInOptions, is_stand_in, learn_stand_in, load_stand_in, save_stand_in
-from ilme.models.checkpoint import load_model, read_tensors, save_model, write_tensors
-from ilme.models.int8 import from_int8, to_int8
+from ilme.ilm.files import is_internal_lm, load_internal_lm, save_internal_lm
+from ilme.ilm.learned_vector import LearnedVector, LearnedVectorOptions, learn_vector
+from ilme.models.checkpoint import load_checkpoint, save_model
+from ilme.models.int8 import to_int8
 from ilme.recogniser.loading import Parts, describe, load_recogniser
 from ilme.runtime.state import select
+from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.rescoring import sequence_scores
 from ilme.search.transducer import TransducerOptions, TransducerSearch
@@ -31,7 +33,7 @@ from ilme.testing.contract import check_internal_lm
 
 KINDS = ["rnnt", "aed"]
 TEXT = [[2, 3, 4, 5, 6], [2, 3, 4, 7], [5, 6, 2, 3, 4], [7, 2, 3], [3, 4, 5, 6, 2, 3, 4]] * 8
-QUICK = StandInOptions(epochs=6, batch=8, rate=0.05)
+QUICK = LearnedVectorOptions(epochs=6, batch=8, rate=0.05)
 
 
 def score(scorer, sentences):
@@ -41,7 +43,7 @@ def score(scorer, sentences):
 
 
 def learned_lm(model, learned):
-    return internal_lm(model, learned.vector, learned.scale)
+    return internal_lm(model, learned.vector, scale=learned.scale)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,7 +51,7 @@ def learned_lm(model, learned):
 def test_nothing_learned_is_the_papers_estimate_bit_for_bit(kind):
     model = tiny(kind)
     width = model.config.joint if kind == "rnnt" else model.embedding.embedding_dim
-    paper, ours = internal_lm(model), internal_lm(model, torch.zeros(width), 1.0)
+    paper, ours = internal_lm(model), internal_lm(model, torch.zeros(width), scale=1.0)
     (a, s), (b, t) = paper.start(2), ours.start(2)
     for labels in ([3, 9], [4, 4], [2, 30]):
         assert torch.equal(a, b)
@@ -62,13 +64,13 @@ def test_learning_lowers_perplexity_and_leaves_the_model_alone(kind):
     model = tiny(kind)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     paper = score(internal_lm(model), TEXT)
-    vector_alone = learn_stand_in(model, TEXT, StandInOptions(epochs=6, batch=8, rate=0.05, scale=False))
-    learned = learn_stand_in(model, TEXT, QUICK)
+    vector_alone = learn_vector(model, TEXT, LearnedVectorOptions(epochs=6, batch=8, rate=0.05, scale=False))
+    learned = learn_vector(model, TEXT, QUICK)
     assert vector_alone.scale == 1.0 != learned.scale
     assert score(learned_lm(model, learned), TEXT) < score(learned_lm(model, vector_alone), TEXT) < 0.9 * paper
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
-    again = learn_stand_in(model, TEXT, QUICK)
+    again = learn_vector(model, TEXT, QUICK)
     assert torch.equal(again.vector, learned.vector) and again.scale == learned.scale
 
 
@@ -82,21 +84,21 @@ def test_the_loss_that_is_lowered_is_that_of_the_scorer(kind):
     vector, sharpness = torch.randn(width, generator=torch.Generator().manual_seed(1)).double(), torch.tensor(-0.3)
     with torch.no_grad():
         total = -float(_losses(model, sentences, vector, sharpness).sum())
-    scorer = internal_lm(model, vector, math.exp(sharpness))
+    scorer = internal_lm(model, vector, scale=math.exp(sharpness))
     assert total == pytest.approx(float(sequence_scores(scorer, sentences, finish=kind == "aed").sum()), rel=1e-6)
 
 
 def test_it_cannot_end_worse_than_the_papers_estimate():
     model = tiny("rnnt")
     drawn = torch.randint(1, 32, (60, 8), generator=torch.Generator().manual_seed(0)).tolist()  # nothing to be learned
-    wild = learn_stand_in(model, drawn, StandInOptions(epochs=1, batch=1, rate=1e4, scale=False))
+    wild = learn_vector(model, drawn, LearnedVectorOptions(epochs=1, batch=1, rate=1e4, scale=False))
     assert wild.scale == 1.0 and not wild.vector.any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_keeps_the_contract_of_internal_lms(kind):
     model = tiny(kind)
-    scorer = learned_lm(model, learn_stand_in(model, TEXT, QUICK))  # checks that it does not hear
+    scorer = learned_lm(model, learn_vector(model, TEXT, QUICK))  # checks that it does not hear
     with torch.no_grad():
         alone, state = scorer.start(1)
         both, states = scorer.start(2)
@@ -116,9 +118,9 @@ def test_it_keeps_the_contract_of_internal_lms(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_a_search_that_rides_subtracts_its_scores(kind):
+def test_a_search_that_shares_its_prediction_subtracts_its_scores(kind):
     model = tiny(kind, seed=3)
-    scorer = learned_lm(model, learn_stand_in(model, TEXT, QUICK))
+    scorer = learned_lm(model, learn_vector(model, TEXT, QUICK))
     features = torch.randn(2, 12, model.config.encoder.features, generator=torch.Generator().manual_seed(0))
     encoded = model.encode(features, torch.tensor([12, 9]))
     fusion = Fusion(subtracted=scorer, weights=FusionWeights(subtracted=0.4, length=0.5))
@@ -135,85 +137,83 @@ def test_a_search_that_rides_subtracts_its_scores(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_files(kind, tmp_path: Path):
     model, file = tiny(kind), tmp_path / "learned.safetensors"
-    learned = learn_stand_in(model, TEXT, QUICK)
-    save_stand_in(file, learned, model)
-    found = load_stand_in(file, model)
-    assert is_stand_in(file) and torch.equal(found.vector, learned.vector) and found.scale == learned.scale
+    learned = learn_vector(model, TEXT, QUICK)
+    save_internal_lm(file, learned_lm(model, learned))
+    found = load_internal_lm(file, model)
+    assert is_internal_lm(file) and torch.equal(found.vector, learned.vector) and found.scale == learned.scale
     with pytest.raises(CheckpointError, match="another model"):
-        load_stand_in(file, tiny("aed" if kind == "rnnt" else "rnnt"))
+        load_internal_lm(file, tiny("aed" if kind == "rnnt" else "rnnt"))
     with pytest.raises(CheckpointError, match="another model"):
-        load_stand_in(file, tiny(kind, units=40))
+        load_internal_lm(file, tiny(kind, units=40))
     save_model(tmp_path / "model.safetensors", model)
-    assert not is_stand_in(tmp_path / "model.safetensors") and not is_stand_in("internal")
+    assert not is_internal_lm(tmp_path / "model.safetensors") and not is_internal_lm("internal")
     with pytest.raises(CheckpointError, match="ilme ilm learn"):
-        load_stand_in(tmp_path / "model.safetensors", model)
+        load_internal_lm(tmp_path / "model.safetensors", model)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_is_for_one_training_of_the_model(kind, tmp_path: Path):
     file = tmp_path / "learned.safetensors"
     model, other = tiny(kind), tiny(kind, seed=1)
-    learned = StandIn(torch.ones(model.config.joint if kind == "rnnt" else model.embedding.embedding_dim), 0.5)
-    save_stand_in(file, learned, model)
+    vector = torch.ones(model.config.joint if kind == "rnnt" else model.embedding.embedding_dim)
+    save_internal_lm(file, internal_lm(model, vector, scale=0.5))
     with pytest.raises(CheckpointError, match=r"another training .* differ by \d+%, .* `ilme ilm learn`"):
-        load_stand_in(file, other)
+        load_internal_lm(file, other)
 
     own = model.state_dict()
     for part in ("output.weight", "predictor.rnn.lstm.weight_hh_l0" if kind == "rnnt" else "rnn.lstm.weight_hh_l0"):
         changed = tiny(kind)
         changed.load_state_dict({**own, part: other.state_dict()[part]})
         with pytest.raises(CheckpointError, match="another training"):
-            load_stand_in(file, changed)
+            load_internal_lm(file, changed)
     spoilt = tiny(kind)
     spoilt.output.weight.data.fill_(torch.nan)
     with pytest.raises(CheckpointError, match="another training"):
-        load_stand_in(file, spoilt)
+        load_internal_lm(file, spoilt)
 
     heard = {name: value for name, value in other.state_dict().items() if name.startswith("encoder")}
     model.load_state_dict({**own, **heard})  # which the internal LM does not use
-    assert load_stand_in(file, model).scale == 0.5
+    assert load_internal_lm(file, model).scale == 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_storage_in_fewer_bits_does_not_part_it_from_its_model(kind, tmp_path: Path):
     model, file = tiny(kind), tmp_path / "learned.safetensors"
-    save_stand_in(
-        file, StandIn(torch.ones(model.config.joint if kind == "rnnt" else model.embedding.embedding_dim)), model
-    )
+    vector = torch.ones(model.config.joint if kind == "rnnt" else model.embedding.embedding_dim)
+    save_internal_lm(file, internal_lm(model, vector))
     halved = tmp_path / "halved.safetensors"
     halved.write_bytes(_half(file))  # as in a study's parcels
-    whole, half, packed, plain = (tmp_path / f"{name}.safetensors" for name in ("whole", "half", "packed", "plain"))
+    whole, half, packed = (tmp_path / f"{name}.safetensors" for name in ("whole", "half", "packed"))
     save_model(whole, model)
     save_model(half, model, dtype=torch.float16)
-    to_int8(whole, packed)
-    from_int8(packed, plain)  # as in the bundle
+    to_int8(whole, packed)  # as in the bundle
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for stored in (half, plain):
-            for stand_in in (file, halved):
-                assert load_stand_in(stand_in, load_model(stored).model).vector.eq(1).all()
+        for stored in (half, packed):
+            for learned in (file, halved):
+                assert load_internal_lm(learned, load_checkpoint(stored).model).vector.eq(1).all()
 
 
 def test_a_file_that_does_not_say_for_which_training_is_warned_of(tmp_path: Path):
     model, file = tiny("rnnt"), tmp_path / "learned.safetensors"
-    save_stand_in(file, StandIn(torch.ones(model.config.joint)), model)
+    save_internal_lm(file, internal_lm(model, torch.ones(model.config.joint)))
     tensors, header = read_tensors(file)
     write_tensors(file, {"vector": tensors["vector"].clone()}, header)
     with pytest.warns(UserWarning, match="does not say which training"):
-        assert load_stand_in(file, model).vector.eq(1).all()
+        assert load_internal_lm(file, model).vector.eq(1).all()
 
 
 def test_faults_are_named():
     model = tiny("rnnt")
     with pytest.raises(BadInputError, match="at least two sentences, got 1"):
-        learn_stand_in(model, [[3], []])
+        learn_vector(model, [[3], []])
     with pytest.raises(BadInputError, match="not for LSTMLM"):
-        learn_stand_in(tiny("lm"), TEXT)
+        learn_vector(tiny("lm"), TEXT)
     with pytest.raises(BadInputError, match=r"model\.eval"):
-        learn_stand_in(model.train(), TEXT)
+        learn_vector(model.train(), TEXT)
     with pytest.raises(BadInputError, match="epochs must be at least 1"):
-        StandInOptions(epochs=0)
-    assert StandIn(torch.zeros(1)).scale == 1.0
+        LearnedVectorOptions(epochs=0)
+    assert LearnedVector(torch.zeros(1)).scale == 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -235,8 +235,8 @@ def test_on_the_command_line(kind, tmp_path: Path, capsys: pytest.CaptureFixture
     assert figures[1] < figures[0]
 
     subtracted = load_recogniser(Parts(str(tmp_path / kind), subtracted=str(file))).subtracted
-    found = load_stand_in(file, model)
-    assert torch.equal(subtracted.acoustics, found.vector) and subtracted.scale == found.scale
+    found = load_internal_lm(file, model)
+    assert torch.equal(subtracted.vector, found.vector) and subtracted.scale == found.scale
     assert describe(Parts(str(tmp_path / kind), subtracted=str(file)))["subtracted_content"]
     arguments = ["tune", str(tmp_path / kind), "dev.jsonl", "out", "--lm", "lm", "--tuning.method", "ILME-learned"]
     assert main(arguments) != 0 and "ilme ilm learn" in capsys.readouterr().err

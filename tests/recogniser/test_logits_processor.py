@@ -14,10 +14,10 @@ from transformers import (  # noqa: E402
     SuppressTokensLogitsProcessor,
 )
 
-from ilme.adapters.logits_processor import FusionLogitsProcessor  # noqa: E402
 from ilme.errors import BadInputError  # noqa: E402
 from ilme.fusion import Fusion, FusionWeights, fuse  # noqa: E402
-from ilme.ilm.transformer import estimate  # noqa: E402
+from ilme.ilm import internal_lm  # noqa: E402
+from ilme.recogniser.logits_processor import FusionLogitsProcessor  # noqa: E402
 from ilme.search.attention import AttentionOptions, AttentionSearch  # noqa: E402
 from ilme.testing.contract import attention_rows, scorer_rows  # noqa: E402
 from tests.adapters.tiny import tiny_whisper, waves  # noqa: E402
@@ -47,7 +47,7 @@ class Bigram:
 @pytest.fixture(scope="module")
 def parts():
     model = tiny_whisper()
-    return model, Bigram(model.tokens), estimate("zeroed", model)
+    return model, Bigram(model.tokens), internal_lm(model, "zeroed")
 
 
 def logits_of(model, features, ids):

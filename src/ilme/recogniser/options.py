@@ -1,0 +1,141 @@
+"""How each family of models is searched unless told otherwise. The guards are the same for every fusion method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from ilme.errors import BadInputError
+from ilme.search.attention import AttentionOptions
+from ilme.search.length import LABELS_PER_SECOND
+from ilme.search.transducer import TransducerOptions
+
+__all__ = ["Options", "SearchSettings", "default_options", "options_from_json", "options_to_json", "with_beam"]
+
+Options = TransducerOptions | AttentionOptions
+
+SPELLED = 200  # an inventory of fewer units spells words out, and needs more of them
+SPELLED_PER_SECOND = 40.0
+
+# As openai-whisper: length normalisation, and done when as many hypotheses have ended as the beam is wide. Nothing is
+# said more than four times in a row; where the model itself puts the end at twenty times any label, it is the end.
+TRANSFORMER = AttentionOptions(
+    beam=8,
+    length_normalisation=1.0,
+    max_repeats=4,
+    max_length=448,
+    certain_end=3.0,
+    stop_after=8,
+    labels_per_second=LABELS_PER_SECOND,
+    plausible_length=True,
+)
+# The paper's AED ends where its attention does: what a search ranks by the mean score per label needs no other end.
+AED = AttentionOptions(
+    beam=8, length_normalisation=1.0, max_repeats=4, labels_per_second=LABELS_PER_SECOND, plausible_length=True
+)
+# A transducer emits labels frame by frame, so it cannot loop after the audio has ended, and has no end to be sure of.
+TRANSDUCER = TransducerOptions(beam=8, labels_per_second=LABELS_PER_SECOND, plausible_length=True)
+RENAMED = {"enough": "stop_after"}  # as files of version 0.1 have it
+
+
+def default_options(model: Any, beam: int = 0) -> Options:
+    """The options for a model; with another beam, where one is given.
+
+    A model of a kind that is not known here is searched without guards.
+    """
+    kind = getattr(model, "kind", "")
+    options: Options
+    if hasattr(model, "join"):
+        options = TRANSDUCER if kind else TransducerOptions()
+    else:
+        options = {"aed": AED, "": AttentionOptions()}.get(kind, TRANSFORMER)
+    if len(model.tokens) < SPELLED and not math.isinf(options.labels_per_second):
+        options = replace(options, labels_per_second=SPELLED_PER_SECOND)
+    if not beam or beam == options.beam:
+        return options
+    if isinstance(options, AttentionOptions) and options.stop_after:
+        return replace(options, beam=beam, stop_after=beam)
+    return replace(options, beam=beam)
+
+
+def with_beam(options: Options, beam: int) -> Options:
+    """The same options with another beam, which may hold fewer hypotheses than were to be returned."""
+    nbest = min(options.nbest, beam)
+    if isinstance(options, TransducerOptions):
+        return replace(options, beam=beam, nbest=nbest)
+    return replace(options, beam=beam, nbest=nbest, stop_after=min(options.stop_after, nbest or beam))
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Search options that are to differ from the model's own; what is not given stays as it is.
+
+    Attributes:
+        nbest: Hypotheses returned for each utterance; 0 means as many as the beam.
+        labels_per_second: Most labels for a second of audio; inf does not count.
+        plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best.
+        max_repeats: Most times in a row that a run of labels may stand; 0 does not count.
+        repeat_span: Longest run of labels that is watched for repetition.
+        lm_eos: Whether the LMs score the end of the sentence too.
+        max_length: Attention: most labels of a hypothesis.
+        length_normalisation: Attention: α, rank by score / (|y| + 1)^α.
+        end_margin: Attention: the end is allowed only where the model puts it within this many nats of its best label.
+        certain_end: Attention: only the end is allowed where the model puts it this many nats above its best label.
+        look_back: Attention: most frames that the attention may go back; 0 does not limit it.
+        stop_margin: Attention: done when no open hypothesis is within this many nats of the best ended one.
+        stop_after: Attention: done when this many hypotheses have ended; 0 does not count.
+        max_symbols: Transducer: most labels emitted at one frame.
+        blank_aware: Transducer: scale the LM's view of blank.
+        blank_gate: Transducer: take a frame as blank when its log P(blank) is above minus this; 0 computes everything.
+        shortlist: Transducer: output units that the gate's estimate is made from.
+    """
+
+    nbest: int | None = None
+    labels_per_second: float | None = None
+    plausible_length: bool | None = None
+    max_repeats: int | None = None
+    repeat_span: int | None = None
+    lm_eos: bool | None = None
+    max_length: int | None = None
+    length_normalisation: float | None = None
+    end_margin: float | None = None
+    certain_end: float | None = None
+    look_back: int | None = None
+    stop_margin: float | None = None
+    stop_after: int | None = None
+    max_symbols: int | None = None
+    blank_aware: bool | None = None
+    blank_gate: float | None = None
+    shortlist: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if v is not None}
+
+    def apply(self, options: Options) -> Options:
+        """The options with these changed; one that the model's search does not have is an error."""
+        return changed(options, self.given())
+
+
+def changed(options: Options, changes: Mapping[str, Any]) -> Options:
+    """The options with some fields changed, by name."""
+    known = {f.name for f in fields(options)}
+    foreign = [name for name in changes if name not in known]
+    if foreign:
+        other = "transducers" if isinstance(options, AttentionOptions) else "attention decoders"
+        raise BadInputError(f"search.{foreign[0]} is an option for {other}; this model is searched without it")
+    return replace(options, **changes)
+
+
+def options_to_json(options: Options) -> dict[str, Any]:
+    """Every option that JSON can hold; what is infinite is left out, and is the default."""
+    kind = "transducer" if isinstance(options, TransducerOptions) else "attention"
+    return {"kind": kind} | {k: v for k, v in asdict(options).items() if v != math.inf}
+
+
+def options_from_json(data: Mapping[str, Any]) -> Options:
+    """Reads what `options_to_json` wrote, now or in version 0.1."""
+    values = {RENAMED.get(k, k): v for k, v in data.items()}
+    kind = TransducerOptions if values.pop("kind", "attention") == "transducer" else AttentionOptions
+    return kind(**values)

@@ -1,0 +1,95 @@
+"""A set of utterances and a recogniser that decodes it: in this process, under torchrun, or over Ray's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ilme.data.utterances import Utterance
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
+from ilme.recogniser.loading import Parts, load_recogniser
+from ilme.recogniser.options import Options, SearchSettings
+from ilme.recogniser.recogniser import Recogniser
+from ilme.tuning.tuner import Decoder
+
+__all__ = ["DecoderPlan", "Progress", "Ray", "read_set"]
+
+Progress = Callable[[int, int], None]  # (utterances done, of how many)
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A Ray cluster that shares the work.
+
+    Attributes:
+        address: Of the cluster; `local` starts one on this machine, `auto` finds the one that is running.
+        workers: How many actors.
+    """
+
+    address: str = "local"
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class DecoderPlan:
+    """All that another process needs to make the decoder again.
+
+    Attributes:
+        parts: The model and its scorers.
+        utterances: The set.
+        folder: Where n-best lists are written as they finish; None keeps them in memory.
+        about: What a folder of earlier results must match.
+        decoding: Batches and cache.
+        search: How to search: all options, or those that differ from the model's own.
+        model_options: What the model's own kind takes, such as a language.
+    """
+
+    parts: Parts
+    utterances: tuple[Utterance, ...]
+    folder: Path | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    decoding: DecodingOptions = field(default_factory=DecodingOptions)
+    search: SearchSettings | Options | None = None
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Recogniser:
+        return load_recogniser(self.parts, self.search, dict(self.model_options))
+
+    def make(
+        self, processes: Processes, progress: Progress | None = None, recogniser: Recogniser | None = None
+    ) -> SearchDecoder:
+        """The decoder, as one of these processes."""
+        return SearchDecoder(
+            recogniser or self.load(),
+            self.utterances,
+            folder=self.folder,
+            about=self.about,
+            options=self.decoding,
+            processes=processes,
+            progress=progress,
+        )
+
+    @contextmanager
+    def decoder(
+        self, processes: Processes, progress: Progress | None, ray: Ray | None, recogniser: Recogniser
+    ) -> Iterator[Decoder]:
+        """The decoder in this process, or over the workers of a Ray cluster."""
+        if ray is None:
+            yield self.make(processes, progress, recogniser)
+            return
+        from ilme.recogniser.ray_decoder import RayDecoder
+
+        with RayDecoder(self.make, ray.workers, ray.address) as decoder:
+            yield decoder
+
+
+def read_set(source: Any, split: str = "", limit: int = 0) -> list[Utterance]:
+    """The utterances of a manifest or a folder; a list of them as it is."""
+    from ilme.data.utterances import read_utterances
+
+    if isinstance(source, str | Path):
+        return read_utterances(Path(source), split=split, limit=limit)
+    return list(source)

@@ -1,0 +1,140 @@
+"""The LM of a domain: an n-gram over the model's own tokens, from text in the style that the model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ilme.data.normalise import spoken
+from ilme.data.written_style import PreparedText, domain_lines
+from ilme.errors import BadInputError
+from ilme.lm.case_folding import Folds
+from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
+from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.tokens import Tokens
+
+__all__ = ["LMOptions", "train_domain_lm"]
+
+SPELLED = 200  # an inventory of fewer units spells words out
+MOST_TOKENS = 0.55  # tokens to a letter; text that needs more is not in a script that the model writes
+MOST_UNKNOWN = 0.05  # of the tokens
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LMOptions:
+    """How the LM is made.
+
+    Attributes:
+        style: `restore`, `fold`, `keep` or `spoken`, see `ilme.workflows.adapt.AdaptOptions`.
+        order: Order of the n-gram LM.
+        prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
+        overlap: A sentence that shares this many words in a row with dev is left out; 0 leaves none out.
+        seed: Of the lengths to which sentences are joined.
+    """
+
+    style: str = "restore"
+    order: int = 4
+    prune: tuple[int, ...] = (0, 0, 1)
+    overlap: int = 8
+    seed: int = 0
+
+
+def train_domain_lm(
+    model: Any, text: Sequence[str], evaluation: Sequence[str], path: Path, options: LMOptions, say: Say
+) -> tuple[NGramScorer, dict[str, Any]]:
+    """Trains the LM and writes it.
+
+    Args:
+        model: The model, for its tokens and tokenizer.
+        text: Text files or globs.
+        evaluation: Texts that must not be learned: the dev transcripts.
+        path: The file to write.
+        options: How.
+        say: Called with one line for each thing done.
+
+    Returns:
+        The LM, and what went into it.
+    """
+    lines = _lines(model, text, evaluation, options)
+    tokens = lm_tokens(model.tokens)
+    ids = [model.tokenizer.encode(line) for line in lines.lines]
+    if options.style == "fold":
+        ids = [folded for folded in map(Folds(model.tokens), ids) if folded]
+    count = sum(map(len, ids))
+    _check_script(model.tokens, lines, ids, count)
+    flat = np.fromiter((i for y in ids for i in (*y, tokens.eos)), dtype=np.int64, count=count + len(ids))
+    trained = train_ngram(flat, tokens, NGramOptions(options.order, options.prune[: options.order]))
+    scorer = NGramScorer(
+        build_automaton(trained.arpa), tokens, trained.arpa.missing, trained.arpa.unknown, model.device
+    )
+    scorer.save(path)
+    about = {
+        "lines": len(lines.lines),
+        "words": lines.words,
+        "tokens": count,
+        "style": options.style,
+        "recased": lines.recased,
+        "left out for overlap with dev": lines.excluded,
+        "order": options.order,
+        "n-grams": list(trained.kept),
+        "unreadable": list(lines.problems),
+    }
+    styled = ", given case and punctuation" if lines.recased else ""
+    overlap = f"{lines.excluded} sentences left out for overlap with dev"
+    say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
+    say(f"LM: {options.order}-gram over the model's tokens, {sum(trained.kept):,} n-grams")
+    return scorer, about
+
+
+def _lines(model: Any, text: Sequence[str], evaluation: Sequence[str], options: LMOptions) -> PreparedText:
+    lines = domain_lines(
+        text,
+        never=_unwritable(model),
+        evaluation=evaluation if options.overlap else (),
+        cased=options.style in ("restore", "fold"),
+        encode=model.tokenizer.encode,
+        overlap=options.overlap or LMOptions.overlap,
+        seed=options.seed,
+    )
+    if options.style != "spoken":
+        return lines
+    upper = _writes_capitals(model.tokens)
+    said = (spoken(line) for line in lines.lines)
+    return replace(lines, lines=[line.upper() if upper else line for line in said if line])
+
+
+def _writes_capitals(tokens: Tokens) -> bool:
+    """Whether the model writes capital letters alone, as LibriSpeech's transcripts have them."""
+    pieces = [p for i, p in enumerate(tokens.pieces) if i not in tokens.special and not p.startswith("<")]
+    return any(p.isupper() for p in pieces) and not any(c.islower() for p in pieces for c in p)
+
+
+def _unwritable(model: Any) -> list[str]:
+    """Single characters that the model's output layer never puts out, alone or after a space."""
+    allowed = getattr(model, "allowed", None)
+    if allowed is None:
+        return []
+    blocked = {i for i, value in enumerate(allowed.tolist()) if value < 0}
+    pieces = {p.removeprefix("Ġ").removeprefix("▁"): i for i, p in enumerate(model.tokens.pieces) if i in blocked}
+    return [p for p in pieces if len(p) == 1 and not p.isalnum() and p.isascii() and p not in "-'"]
+
+
+def _check_script(tokens: Tokens, text: PreparedText, ids: Sequence[Sequence[int]], count: int) -> None:
+    """Text that needs a token for nearly every letter, or has many unknown ones, is not what the model writes."""
+    letters = sum(len(line) for line in text.lines)
+    if len(tokens) >= SPELLED and count > MOST_TOKENS * letters:
+        raise BadInputError(
+            f"the text needs {count / max(text.words, 1):.1f} tokens per word (English needs about 1.3): it seems to "
+            "be in a language or script that this model does not write"
+        )
+    unknown = sum(i == tokens.unk for y in ids for i in y) if tokens.unk is not None else 0
+    if unknown > MOST_UNKNOWN * max(count, 1):
+        raise BadInputError(
+            f"{unknown / count:.0%} of the text's tokens are unknown to the model: it seems to be in a language or "
+            "script that this model does not write"
+        )

@@ -1,0 +1,115 @@
+"""Find fusion weights on a dev set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ilme.data.utterances import Utterance
+from ilme.errors import BadInputError
+from ilme.evaluation.tuning_result import TuningResult, TuningStep
+from ilme.models.packed import Format
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
+from ilme.recogniser.loading import INTERNAL, Parts, describe
+from ilme.recogniser.options import SearchSettings
+from ilme.recogniser.recogniser import Recogniser
+from ilme.tuning.tuner import Decoder, TuningOptions
+from ilme.tuning.tuner import tune as find_weights
+from ilme.workflows.decoding import DecoderPlan, Progress, Ray, read_set
+
+__all__ = ["tune", "tune_decoder"]
+
+FEW_SPEAKERS = 5
+
+
+def tune(
+    model: str | Path | Recogniser,
+    dev: str | Path | Sequence[Utterance],
+    *,
+    lm: str = "",
+    subtracted: str = INTERNAL,
+    out: Path | None = None,
+    split: str = "",
+    limit: int = 0,
+    device: str = "cpu",
+    format: Format = "float32",
+    options: TuningOptions | None = None,
+    search: SearchSettings | None = None,
+    decoding: DecodingOptions | None = None,
+    model_options: dict[str, Any] | None = None,
+    processes: Processes | None = None,
+    ray: Ray | None = None,
+    progress: Progress | None = None,
+) -> TuningResult:
+    """Finds fusion weights on a dev set, in a few decodes; can be stopped at any moment and started again.
+
+    Args:
+        model: As `ilme.load_model` takes it; or a recogniser, with its own scorers and search options.
+        dev: A manifest, Lhotse cuts, a folder with either, or utterances.
+        lm: The external LM, as `ilme.load_lm` takes it.
+        subtracted: What is subtracted: an internal LM by name or file, or a source-domain LM.
+        out: Folder for tuning.json and the decodes; without it nothing is written.
+        split: Only utterances whose split is this.
+        limit: At most this many utterances; 0 takes all.
+        device: Where everything runs.
+        format: Of the weights on a CPU.
+        options: Method, ranges, beam, number of decodes.
+        search: Search options that differ from the model's own.
+        decoding: Batches and cache.
+        model_options: What the model's own kind takes, such as a language.
+        processes: Which of several processes this is.
+        ray: A Ray cluster that shares the work.
+        progress: Called with (utterances done, of how many) of each decode.
+    """
+    options, processes = options or TuningOptions(), processes or Processes()
+    if not isinstance(model, Recogniser):
+        _check_method(options.method, lm, subtracted)
+    utterances = read_set(dev, split, limit)
+    folder = None if out is None else out / "decodes"
+    if isinstance(model, Recogniser):
+        decoder = SearchDecoder(model, utterances, folder=folder, options=decoding, progress=progress)
+        result = tune_decoder(decoder, model, utterances, options)
+    else:
+        parts = Parts(str(model), lm, "" if options.method in ("BS", "SF") else subtracted, device, format)
+        about = describe(parts) | {"dev": str(dev) if isinstance(dev, str | Path) else ""}
+        plan = DecoderPlan(
+            parts, tuple(utterances), folder, about, decoding or DecodingOptions(), search, model_options or {}
+        )
+        recogniser = plan.load()
+        with plan.decoder(processes, progress, ray, recogniser) as shared:
+            result = tune_decoder(shared, recogniser, utterances, options)
+    if out is not None and processes.rank == 0:
+        result.save(out / "tuning.json")
+    return result
+
+
+def tune_decoder(
+    decoder: Decoder,
+    recogniser: Recogniser,
+    utterances: Sequence[Utterance],
+    options: TuningOptions,
+    on_step: Callable[[TuningStep], None] | None = None,
+) -> TuningResult:
+    """The weights for a recogniser whose decoder over a dev set is there.
+
+    A beam of 0 is that of the recogniser's options.
+    """
+    options = replace(options, beam=options.beam or recogniser.options.beam, length_exponent=recogniser.length_exponent)
+    return find_weights(
+        decoder,
+        {u.id: u.text for u in utterances},
+        options=options,
+        speakers={u.id: u.speaker for u in utterances},
+        **({} if on_step is None else {"on_step": on_step}),
+    )
+
+
+def _check_method(method: str, lm: str, subtracted: str) -> None:
+    if method != "BS" and not lm:
+        raise BadInputError(f"{method} needs an external LM; name one with --lm")
+    if method == "ILME-learned" and subtracted == INTERNAL:
+        raise BadInputError(
+            "ILME-learned subtracts a learned internal LM; make one with `ilme ilm learn`, name it with --subtracted"
+        )

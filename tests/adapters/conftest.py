@@ -1,0 +1,39 @@
+"""Tiny exported models, written once for all tests: exporting takes longer than testing."""
+
+from __future__ import annotations
+
+import pytest
+
+from ilme.adapters.whisper import WhisperOptions
+from tests.adapters.tiny import WhisperWords, tiny_moonshine, tiny_whisper
+
+
+@pytest.fixture(scope="session")
+def exported_moonshine(tmp_path_factory):
+    """The folder of the two graphs, and the model that they were made of."""
+    exports = _exports()
+    folder, twin = tmp_path_factory.mktemp("moonshine"), tiny_moonshine()
+    exports.write_encoder(twin, folder / "encoder_model.onnx")
+    exports.write_merged(twin, folder / "decoder_model_merged.onnx")
+    return folder, twin
+
+
+@pytest.fixture(scope="session")
+def exported_whisper(tmp_path_factory):
+    """A folder as Optimum writes it, graphs in onnx/, and the model that they were made of."""
+    exports = _exports()
+    folder = tmp_path_factory.mktemp("whisper")
+    twin = tiny_whisper(WhisperWords(languages=("en", "de")), WhisperOptions(language="de"))
+    (folder / "onnx").mkdir()
+    exports.write_encoder(twin, folder / "onnx" / "encoder_model.onnx")
+    exports.write_merged(twin, folder / "onnx" / "decoder_model_merged.onnx")
+    exports.write_config(twin, folder)
+    return folder, twin
+
+
+def _exports():
+    for package in ("transformers", "onnxruntime", "onnxscript", "onnx"):
+        pytest.importorskip(package)
+    from tests.adapters import onnx_exports
+
+    return onnx_exports
