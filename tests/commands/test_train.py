@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from jsonargparse import ArgumentParser
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from ilme.cli import main
 from ilme.commands import train as commands
+from ilme.commands.arguments import parse_arguments
 from ilme.data.tokenfile import write_tokens
 from ilme.data.tokenizer import SentencePieceTokenizer
-from ilme.models.checkpoint import load_model
+from ilme.models.checkpoint import load_checkpoint
 from ilme.train.journal import read_metrics
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "train").glob("*.yaml"))
@@ -58,7 +58,7 @@ def test_trains_an_rnnt_and_resumes_it(corpus: Path, tmp_path: Path, capsys: pyt
     words = speech_words(corpus, tmp_path)
     assert train("rnnt", *words, "loop.ilm_every=2") == 0
     assert "4 steps" in capsys.readouterr().out
-    loaded = load_model(tmp_path, "rnnt")
+    loaded = load_checkpoint(tmp_path, "rnnt")
     assert loaded.tokenizer.tokens.blank == 0 and loaded.frontend.dimension == 240
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [r["step"] for r in rows if "ilm_ppl" in r] == [2, 4]
@@ -79,7 +79,7 @@ def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Pat
         'optimiser.frozen=["encoder.*"]',
     ]
     assert train("aed", *speech_words(corpus, tmp_path / "second"), *words, *more, "loop.recompute=[decoder]") == 0
-    first, second = (load_model(tmp_path / name, "aed").model for name in ("first", "second"))
+    first, second = (load_checkpoint(tmp_path / name, "aed").model for name in ("first", "second"))
     same = [(a == b).all() for a, b in zip(first.encoder.parameters(), second.encoder.parameters(), strict=True)]
     assert all(same) and (first.output.weight != second.output.weight).any()
 
@@ -89,13 +89,17 @@ def test_trains_a_language_model(corpus: Path, tmp_path: Path, loss: str) -> Non
     text = corpus / "text.tok"
     words = [f"out={tmp_path}", f"data.train={text}", f"data.held_out={text}", "data.tokens=40"]
     assert train("lm", *words, f"lm.loss={loss}", "lm.noise_samples=8") == 0
-    loaded = load_model(tmp_path, "lm")
+    loaded = load_checkpoint(tmp_path, "lm")
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("red blue")) == "red blue"
 
 
 def test_says_what_is_missing(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("rnnt", f"out={tmp_path}") == 1
-    assert "data.train (cuts) and data.tokenizer" in capsys.readouterr().err
+    assert train("rnnt", f"out={tmp_path}") == train("aed", "data.train=x", f"out={tmp_path}") == 2
+    assert capsys.readouterr().err.count("--data.train and the word pieces with --data.tokenizer") == 2
+    assert train("lm", f"out={tmp_path}") == 2
+    assert "name the text with --data.train" in capsys.readouterr().err
+    assert train("lm", "data.train=x", "loop.steps=0") == 2
+    assert "loop.steps must be at least 1" in capsys.readouterr().err
     assert train("lm", f"out={tmp_path}", "data.train=nowhere.tok") == 1
     assert "no token file at nowhere.tok" in capsys.readouterr().err
     assert train("rnnt", *speech_words(corpus, tmp_path), "frontend.stack=2") == 1
@@ -105,9 +109,6 @@ def test_says_what_is_missing(corpus: Path, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_configs_are_understood(config: Path) -> None:
     kind = config.stem.split("-")[0]
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config")
-    parser.add_function_arguments(getattr(commands, f"train_{kind}"), as_positional=True, fail_untyped=True)
-    options = parser.instantiate_classes(parser.parse_args([f"--config={config}"]))
-    assert options.preset == config.stem.split("-")[1]
-    assert options.loop.average > 0
+    options = parse_arguments(f"train {kind}", getattr(commands, f"train_{kind}"), [f"--config={config}"])
+    assert options["preset"] == config.stem.split("-")[1]
+    assert options["loop"].average > 0
