@@ -34,16 +34,18 @@ def check_cross_entropy(device: str) -> None:
 
 def check_attention(device: str) -> None:
     shapes = ((2, 45, 100), (2, 100), (2, 45, 5), (100, 5), (100,))
-    inputs = [torch.randn(*s, device=device).requires_grad_() for s in shapes]
-    results = []
-    for fused in (True, False):
-        energies = location_energies(*inputs, fused=fused)
-        results.append([energies, *torch.autograd.grad(energies.square().sum(), inputs)])
-    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-3)
-    beam = [inputs[0], *(torch.randn(6, *shape[1:], device=device) for shape in shapes[1:3]), *inputs[3:]]
-    with torch.no_grad():
-        found, wanted = (location_energies(*beam, fused=fused) for fused in (True, False))
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    for dtype, bar in ((torch.float32, 1e-3), (torch.float64, 1e-10), (torch.float16, 0.3)):
+        inputs = [torch.randn(*s, device=device).to(dtype).requires_grad_() for s in shapes]
+        beam = [inputs[0], *(torch.randn(6, *s[1:], device=device).to(dtype) for s in shapes[1:3]), *inputs[3:]]
+        found, wanted = (
+            [energies := location_energies(*inputs, fused=fused), *torch.autograd.grad(energies.square().sum(), inputs)]
+            for fused in (True, False)
+        )
+        torch.testing.assert_close(found, wanted, rtol=bar, atol=bar)
+        with torch.no_grad():
+            found, wanted = ([location_energies(*beam, fused=fused)] for fused in (True, False))
+        torch.testing.assert_close(found, wanted, rtol=bar, atol=bar)
+        assert found[0].dtype == torch.promote_types(dtype, torch.float32)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
     energy(b, t) = Σ_a v_a tanh( K(b, t, a) + q(b, a) + Σ_f W_f(a, f) M(b, t, f) )          (Eq. 5)
     a(b, t) = softmax_t energy(b, t),    c(b) = Σ_t a(b, t) h_enc(b, t)                      (Eq. 6)
 
-K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the step before.
-The loss and the network's own steps both come here. Written plainly, each label of the transcript stores two tensors of
-the size of K for the backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and makes the tanh
-again in the backward pass. In a search several sequences attend to each utterance, and the same kernel serves them all.
+K are the projected encoder outputs, q the projected decoder state, M the convolved attention weights of the step
+before. The loss and the network's own steps both come here. Written plainly, each label of the transcript stores two
+tensors of the size of K for the backward pass. On a CUDA device one kernel reads K, stores nothing of its size, and
+makes the tanh again in the backward pass. In a search several sequences attend to each utterance, and the same kernel
+serves them all.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _FusedEnergies(torch.autograd.Function):
 
         keys, query, moved, location = (x.contiguous() for x in (keys, query, moved, location))
         (B, T, A), n = keys.shape, len(query)
-        out = torch.empty(n, T, device=keys.device)
+        out = torch.empty(n, T, device=keys.device, dtype=_exact(keys))
         grid = (n, -(-T // FRAMES))
         kernels.energy_kernel[grid](keys, query, moved, location, v, out, n // B, T, A, moved.shape[2], **_shape(moved))
         ctx.save_for_backward(keys, query, moved, location, v)
@@ -116,7 +117,7 @@ class _FusedEnergies(torch.autograd.Function):
         (B, T, A), F = keys.shape, moved.shape[2]
         blocks = -(-T // FRAMES)
         dz = torch.empty_like(keys)
-        dquery, dv = (torch.empty(B, blocks, A, device=keys.device) for _ in range(2))
+        dquery, dv = (torch.empty(B, blocks, A, device=keys.device, dtype=_exact(keys)) for _ in range(2))
         kernels.energy_gradient_kernel[(B, blocks)](
             keys, query, moved, location, v, grads[0].contiguous(), dz, dquery, dv, T, A, F, blocks,
             **_shape(moved),

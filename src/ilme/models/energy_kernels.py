@@ -2,6 +2,9 @@
 
 One program owns one sequence's block of frames and walks over the attention dimension, so neither the sum
 inside the tanh nor the tanh itself, both (B, T, A), is ever stored; the backward pass makes them again.
+
+Sums are in the number format of what they are stored in, SUM: float32, or float64 where the inputs are. A variable that
+a loop carries must have its format from the start: Triton promotes values, but not such a variable.
 """
 # The language of the kernels has no types that a Python type checker knows.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -11,15 +14,16 @@ import triton.language as tl
 
 
 @triton.jit
-def _inside(keys, query, location, b, n, t, a, moved, T, A, F, FILTERS: tl.constexpr, EXACT: tl.constexpr):
+def _inside(keys, query, location, b, n, t, a, moved, T, A, F, FILTERS: tl.constexpr, EXACT: tl.constexpr,
+            SUM: tl.constexpr):  # fmt: skip
     """tanh(W_k h_enc + W_q h_dec + W_f (F ∗ α)) of a block of frames t and attention units a.
 
     b is the utterance, n the sequence that attends to it.
     """
     f = tl.arange(0, FILTERS)
     mask = (t < T)[:, None] & (a < A)[None, :]
-    k = tl.load(keys + (b * T + t)[:, None] * A + a[None, :], mask=mask, other=0.0).to(tl.float32)
-    q = tl.load(query + n * A + a, mask=a < A, other=0.0).to(tl.float32)
+    k = tl.load(keys + (b * T + t)[:, None] * A + a[None, :], mask=mask, other=0.0).to(SUM)
+    q = tl.load(query + n * A + a, mask=a < A, other=0.0).to(SUM)
     w = tl.load(location + a[None, :] * F + f[:, None], mask=(a < A)[None, :] & (f < F)[:, None], other=0.0)
     if EXACT:
         z = k + q[None, :] + tl.dot(moved, w, input_precision="ieee")
@@ -40,11 +44,12 @@ def energy_kernel(
     f = tl.arange(0, FILTERS)
     moved = tl.load(moved_ptr + (n * T + t)[:, None] * F + f[None, :],
                     mask=(t < T)[:, None] & (f < F)[None, :], other=0.0)  # fmt: skip
-    total = tl.zeros((FRAMES,), tl.float32)
+    SUM: tl.constexpr = out.dtype.element_ty
+    total = tl.zeros((FRAMES,), SUM)
     for start in range(0, A, UNITS):
         a = start + tl.arange(0, UNITS)
-        h, _ = _inside(keys, query, location, b, n, t, a, moved, T, A, F, FILTERS, EXACT)
-        va = tl.load(v + a, mask=a < A, other=0.0).to(tl.float32)
+        h, _ = _inside(keys, query, location, b, n, t, a, moved, T, A, F, FILTERS, EXACT, SUM)
+        va = tl.load(v + a, mask=a < A, other=0.0).to(SUM)
         total += tl.sum(h * va[None, :], 1)
     tl.store(out + n * T + t, total, mask=t < T)
 
@@ -61,11 +66,12 @@ def energy_gradient_kernel(
     f = tl.arange(0, FILTERS)
     moved_mask = (t < T)[:, None] & (f < F)[None, :]
     moved = tl.load(moved_ptr + (b * T + t)[:, None] * F + f[None, :], mask=moved_mask, other=0.0)
-    g = tl.load(grad + b * T + t, mask=t < T, other=0.0).to(tl.float32)
+    SUM: tl.constexpr = dquery.dtype.element_ty
+    g = tl.load(grad + b * T + t, mask=t < T, other=0.0).to(SUM)
     for start in range(0, A, UNITS):
         a = start + tl.arange(0, UNITS)
-        h, mask = _inside(keys, query, location, b, b, t, a, moved, T, A, F, FILTERS, EXACT)
-        va = tl.load(v + a, mask=a < A, other=0.0).to(tl.float32)
+        h, mask = _inside(keys, query, location, b, b, t, a, moved, T, A, F, FILTERS, EXACT, SUM)
+        va = tl.load(v + a, mask=a < A, other=0.0).to(SUM)
         dz = g[:, None] * va[None, :] * (1.0 - h * h)
         tl.store(dz_out + (b * T + t)[:, None] * A + a[None, :], dz.to(dz_out.dtype.element_ty), mask=mask)
         row = (b * blocks + block) * A + a
