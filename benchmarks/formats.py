@@ -27,9 +27,8 @@ from ilme.models.packed import Format, pack, packed_copy
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
-from ilme.recogniser.recogniser import Recogniser
-from ilme.runtime.state import State
-from ilme.search.attention import AttentionOptions
+from ilme.recogniser.options import SearchSettings
+from ilme.recogniser.recogniser import Encoded, Recogniser
 from ilme.search.hypothesis import NBest
 from ilme.search.rerank import ExactRanking
 
@@ -52,8 +51,7 @@ def main() -> None:
     utterances = utterances[:: options.every][: options.limit or None]
     parts = Parts(str(options.model), options.lm, options.subtracted, "cpu")
     alpha = options.length_normalisation
-    attention = None if alpha is None else AttentionOptions(length_normalisation=alpha)
-    recogniser = load_recogniser(parts, attention=attention)
+    recogniser = load_recogniser(parts, SearchSettings(length_normalisation=alpha))
     exact = recogniser.subtracted
     weights = FusionWeights(*options.weights)
     cache = DecodingOptions(batch_size=options.batch, cache="device")
@@ -116,8 +114,9 @@ class RankedAgain(Recogniser):
         vars(self).update(vars(other))
         self.finer = packed_copy(other.model, "int8", linear="float32")
 
-    def search(self, encoded: State, weights: FusionWeights, beam: int) -> list[NBest]:
-        return ExactRanking(self.finer, weights)(super().search(encoded, weights, beam), encoded)
+    def search(self, encoded: Encoded, weights: FusionWeights | None = None, beam: int = 0) -> list[NBest]:
+        ranking = ExactRanking(self.finer, self.weights if weights is None else weights)
+        return ranking(super().search(encoded, weights, beam), self.memory(encoded))
 
 
 def compare(rows: list[dict[str, Any]]) -> None:

@@ -33,6 +33,7 @@ from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
+from ilme.search.transducer import TransducerOptions
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
 
@@ -48,8 +49,10 @@ def main() -> None:
     else:
         utterances = read_utterances(Path(options.dev), split=options.split, limit=options.limit)
         parts = Parts(options.model, options.lm, options.subtracted, options.device)
-        attention = AttentionOptions(length_normalisation=options.length_normalisation)
-        rows.append(both(load_recogniser(parts, attention=attention), utterances, options))
+        recogniser = load_recogniser(parts)
+        plain = TransducerOptions(), AttentionOptions(length_normalisation=options.length_normalisation)
+        recogniser.options = plain[0] if recogniser.is_transducer else plain[1]  # the search without guards
+        rows.append(both(recogniser, utterances, options))
     text = json.dumps({"machine": machine(), "command": command(), "rows": rows}, indent=1, ensure_ascii=False)
     print(text)
     if options.out:

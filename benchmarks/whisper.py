@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ilme.adapters.recognition import SEARCH, Recogniser, punctuation, search_options
 
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper_sets import (
@@ -38,6 +37,7 @@ from benchmarks.whisper_sets import (
     in_memory,
     joined,
     note,
+    punctuation,
     sample,
     windowed,
 )
@@ -47,17 +47,20 @@ from ilme.evaluation.metrics import Measurement, UtteranceErrors, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult, TuningStep
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import ESTIMATORS, estimate
+from ilme.ilm import internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixture import MixtureScorer
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.options import TRANSFORMER, default_options
+from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import write_atomically
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
 
 WORK = "out/whisper-accuracy"  # where finished systems are kept by default
+INTERNAL = ("removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned")
 SPACE = WeightSpace(lm=(0.0, 0.8), subtracted=(0.0, 0.8))
 
 
@@ -74,15 +77,15 @@ def main() -> None:
     parser.add_argument("--test-limit", type=int, help="those of the second split, where it is another number")
     parser.add_argument("--count", type=int, default=10, help="utterances that are timed")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="sizes for throughput")
-    parser.add_argument("--internal", nargs="*", default=list(ESTIMATORS))
+    parser.add_argument("--internal", nargs="*", default=list(INTERNAL))
     parser.add_argument("--without", nargs="*", default=[], help="systems that another process makes, such as SF")
     parser.add_argument("--beam", type=int, default=8)
     parser.add_argument("--batch", type=int, default=16, help="utterances that are searched at once")
     parser.add_argument("--decodes", type=int, default=4, help="decodes of tune for each method")
     parser.add_argument("--calibration", type=int, default=40, help="utterances that internal LMs are averaged over")
     parser.add_argument("--fixed", nargs="+", default=[], help="NAME:λ:μ, such as SF:0.1:0 silence:0.2:0.15: no tuning")
-    parser.add_argument("--end-margin", type=float, default=SEARCH.end_margin)
-    parser.add_argument("--certain-end", type=float, default=SEARCH.certain_end)
+    parser.add_argument("--end-margin", type=float, default=TRANSFORMER.end_margin)
+    parser.add_argument("--certain-end", type=float, default=TRANSFORMER.certain_end)
     parser.add_argument("--fold", action="store_true", help="the LM is of folded text: it hears no case and no commas")
     parser.add_argument("--no-lm-end", action="store_true", help="the end of a text is scored by the model alone")
     parser.add_argument("--ignore-punctuation", action="store_true", help="when repetitions are counted")
@@ -100,7 +103,7 @@ def main() -> None:
     texts = Texts("whisper", args.workers) if args.what == "accuracy" else None  # before the device is touched
     torch.set_num_threads(args.threads)
     model = load_model(args.model, args.device)
-    lm = load_lm(args, model)
+    lm = read_lm(args, model)
     if texts is not None:
         accuracy(args, model, lm, texts)
         texts.close()
@@ -112,7 +115,7 @@ def main() -> None:
     write_report(args, found)
 
 
-def load_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | None:
+def read_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | None:
     if not args.lm:
         return None
     lm = load_lm(args.lm, model.tokens, args.device)
@@ -179,7 +182,7 @@ class Accuracy:
         began = time.monotonic()
         internal: TokenScorer | None = None
         if name.startswith("ILME"):
-            internal = estimate(name.split()[1], self.model, self.calibration)
+            internal = internal_lm(self.model, name.split()[1], calibration=self.calibration)
             if self.args.fold:
                 internal = fold_internal(internal, Folds(self.model.tokens, self.model.device))
         tuned: TuningResult | None = None
@@ -228,7 +231,7 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
     if model.device.type == "cpu":
         model.pack()
     options = replace(
-        search_options(args.beam),
+        default_options(model, args.beam),
         end_margin=args.end_margin,
         certain_end=args.certain_end,
         lm_eos=not args.no_lm_end,
@@ -266,7 +269,7 @@ def tuned_weights(
         beam=args.beam,
         max_decodes=args.decodes,
         normaliser="none",  # both sides are normalised already
-        length_exponent=SEARCH.length_normalisation,
+        length_exponent=TRANSFORMER.length_normalisation,
         replicates=0,
         grid=33,
         seed=args.seed,
@@ -294,7 +297,7 @@ def tuning_row(tuned: TuningResult) -> dict[str, Any]:
 def report(args: argparse.Namespace) -> dict[str, Any]:
     """WER on test of every system that is finished; the internal LM is chosen by its errors on tune."""
     folder = args.work or Path(WORK)
-    order = ["BS", "SF", *(f"ILME {name}" for name in ESTIMATORS)]
+    order = ["BS", "SF", *(f"ILME {name}" for name in INTERNAL)]
     found = {row["system"]: row for row in (json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*.json"))}
     found = {name: found[name] for name in order if name in found}
     if "BS" not in found:

@@ -24,13 +24,15 @@ from torch import Tensor
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import normaliser
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import Calibration, TransformerInternalLM
+from ilme.ilm import Calibration
+from ilme.ilm.transformer import TransformerInternalLM
 from ilme.models.lstm_lm import LSTMLM
 from ilme.recogniser.decoder import SearchDecoder
 from ilme.recogniser.windows import cut_windows
 from ilme.runtime.numerics import log_softmax
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete, finite
+from ilme.tokens import Tokenizer
 
 STARTED = time.monotonic()
 RATE = 16_000
@@ -191,6 +193,12 @@ class ListDecoder:
         return self.texts.lists(finite(complete(lists, **missing)))
 
 
+def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids whose text has neither letter nor digit: what `AttentionOptions.repeat_ignores` can pass over."""
+    texts = ((i, tokenizer.decode([i]).strip()) for i in range(len(tokenizer.tokens)))
+    return tuple(i for i, t in texts if t and "\ufffd" not in t and not any(c.isalnum() for c in t))
+
+
 def calibration_of(decoder: SearchDecoder, lists: Mapping[str, NBest], count: int) -> Calibration:
     """Encoder outputs of `count` utterances, evenly over all lengths, with the model's own transcripts of them."""
     every = max(1, len(decoder.ids) // count)
@@ -201,7 +209,7 @@ def calibration_of(decoder: SearchDecoder, lists: Mapping[str, NBest], count: in
         for row, u in enumerate(batch):
             seen += 1
             if seen % every == 0 and len(hidden) < count:
-                mask = encoded["mask"]
-                hidden.append(encoded["hidden"][row] if mask is None else encoded["hidden"][row][mask[row]])
+                states, mask = encoded.memory["hidden"][row], encoded.memory["mask"]
+                hidden.append(states if mask is None else states[mask[row]])
                 labels.append(lists[u.id][0].tokens)
     return Calibration(hidden, labels)

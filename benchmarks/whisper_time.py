@@ -17,8 +17,9 @@ from benchmarks.timing import fastest
 from benchmarks.whisper_sets import in_memory, note, sample
 from ilme.adapters.hf import TransformerAED
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import WITHOUT_SPEECH, estimate
+from ilme.ilm import internal_lm
 from ilme.protocols import TokenScorer
+from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 
 
@@ -76,7 +77,7 @@ def our_search(
     internal: TokenScorer | None,
 ) -> Callable[[list[Any]], list[str]]:
     """From the waveforms of a batch to their texts."""
-    recogniser = Recogniser(model, lm=lm, subtracted=internal, options=search_options(args.beam))
+    recogniser = Recogniser(model, lm=lm, subtracted=internal, options=default_options(model, args.beam))
     return lambda audio: [nbest[0].text for nbest in recogniser.search(recogniser.encode(audio), weights, args.beam)]
 
 
@@ -97,8 +98,9 @@ def timed_systems(
     systems: dict[str, tuple[FusionWeights, TokenScorer | None]] = {"BS": (FusionWeights(), None)}
     if lm is not None:
         systems["SF"] = (FusionWeights(lm=0.1), None)
-        kinds = [name for name in args.internal if name in WITHOUT_SPEECH]
-        systems |= {f"ILME {name}": (FusionWeights(lm=0.2, subtracted=0.15), estimate(name, model)) for name in kinds}
+        weights = FusionWeights(lm=0.2, subtracted=0.15)
+        kinds = [name for name in args.internal if internal_lm.needs(model, name) == "nothing"]
+        systems |= {f"ILME {name}": (weights, internal_lm(model, name)) for name in kinds}
     return systems
 
 

@@ -33,7 +33,7 @@ from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.recogniser.domain import DomainRecogniser, load
+from ilme.recogniser.domain import load_domain
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.recogniser import Recogniser
 from ilme.tuning.tuner import TuningOptions, tune
@@ -132,7 +132,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
 
 def decoder(
     args: argparse.Namespace,
-    adapted: DomainRecogniser,
+    adapted: Recogniser,
     part: str,
     name: str,
     cache: EncoderCache,
@@ -141,9 +141,9 @@ def decoder(
     """Dev or test with the scorers of BS and SF or of ILME; lists are kept in the work folder as they finish."""
     recogniser = Recogniser(
         adapted.model,
-        lm=adapted.recogniser.lm,
-        subtracted=adapted.recogniser.subtracted if name == "ILME" else None,
-        options=adapted.domain.search,
+        lm=adapted.lm,
+        subtracted=adapted.subtracted if name == "ILME" else None,
+        options=adapted.options,
         cache=cache,
     )
     utterances = read_utterances(args.work / part / "manifest.jsonl")
@@ -153,9 +153,9 @@ def decoder(
 
 def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     """BS, SF and ILME on test, once each."""
-    adapted = load(args.work / args.name, model=args.model)
+    adapted = load_domain(args.work / args.name, model=args.model)
     references = {u.id: u.text for u in read_utterances(args.work / "test" / "manifest.jsonl")}
-    search, cache = adapted.domain.search, EncoderCache()
+    search, cache = adapted.options, EncoderCache()
 
     def decoded(name: str) -> Measurement:
         lists = decoder(args, adapted, "test", name, cache).decode(weights[name], search.beam)
@@ -163,7 +163,7 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
         return measure(references, texts, normaliser_name="whisper")
 
     tuned = tuned_sf(args, adapted)
-    weights = {"BS": FusionWeights(), "SF": FusionWeights(lm=tuned["lm"]), "ILME": adapted.domain.weights}
+    weights = {"BS": FusionWeights(), "SF": FusionWeights(lm=tuned["lm"]), "ILME": adapted.weights}
     results = {name: decoded(name) for name in weights}
     rows = {name: measured_row(results, name) | {"weights": asdict(weights[name])} for name in results}
     rows["SF"] |= tuned
@@ -177,7 +177,7 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def tuned_sf(args: argparse.Namespace, adapted: DomainRecogniser) -> dict[str, Any]:
+def tuned_sf(args: argparse.Namespace, adapted: Recogniser) -> dict[str, Any]:
     """Shallow Fusion's weight from the dev speech, in as many decodes as `ilme adapt` has, its tuner and objective."""
     kept = args.work / f"{args.name}.sf.json"
     if not kept.exists():
@@ -185,10 +185,10 @@ def tuned_sf(args: argparse.Namespace, adapted: DomainRecogniser) -> dict[str, A
         references = {u.id: u.text for u in read_utterances(args.work / "dev" / "manifest.jsonl")}
         options = TuningOptions(
             method="SF",
-            beam=adapted.domain.search.beam,
+            beam=adapted.options.beam,
             max_decodes=args.decodes,
             normaliser="whisper",
-            length_exponent=adapted.domain.search.length_normalisation,
+            length_exponent=adapted.length_exponent,
             replicates=0,
             seed=args.seed,
         )

@@ -44,9 +44,8 @@ def main() -> None:
     about = {"plan": config.name, "setting": args.setting, "method": args.method, "beam": args.beam}
     rows = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else []
     for frames in args.frames:
-        transducer, attention = search_options(config.decoding)
-        options = replace(attention, look_back=frames)
-        recogniser = load_recogniser(system_parts(study, "aed", args.setting, args.method), transducer, options)
+        options = replace(search_options(config.decoding, "aed"), look_back=frames)
+        recogniser = load_recogniser(system_parts(study, "aed", args.setting, args.method), options)
         decoder = SearchDecoder(recogniser, listed, options=DecodingOptions(batch_seconds=300.0, batch_size=32))
         for lm, subtracted in args.weights:
             lists = decoder.decode(FusionWeights(lm=lm, subtracted=subtracted), args.beam)

@@ -31,11 +31,12 @@ from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
-from ilme.ilm.transformer import Calibration, estimate
+from ilme.ilm import Calibration, internal_lm
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 
 WEIGHTS = Path("model/tiny/float")
@@ -120,7 +121,7 @@ def generated(model: Moonshine, audio: Sequence[Samples], beam: int) -> list[str
 
 
 def rehearse(args: argparse.Namespace, model: Moonshine, chosen: list[Utterance], others: list[Utterance]) -> Any:
-    options, cache = search_options(args.beam), EncoderCache()
+    options, cache = default_options(model, args.beam), EncoderCache()
     batches = DecodingOptions(batch_seconds=120, batch_size=16, cache="none")
     references = {u.id: u.text for u in chosen}
     speakers = {u.id: u.speaker for u in chosen}
@@ -167,7 +168,7 @@ def rehearse(args: argparse.Namespace, model: Moonshine, chosen: list[Utterance]
     for item in args.systems:
         kind, added, removed = item.split(":")
         weights = FusionWeights(lm=float(added), subtracted=float(removed))
-        internal = None if kind == "SF" else estimate(kind, model, calibration)
+        internal = None if kind == "SF" else internal_lm(model, kind, calibration=calibration)
         began = time.perf_counter()
         name = f"{'SF' if kind == 'SF' else 'ILME ' + kind} {added}" + ("" if kind == "SF" else f"/{removed}")
         counted(name, decoded(weights, lm, internal), time.perf_counter() - began)

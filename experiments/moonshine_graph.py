@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from benchmarks.timing import command, commit, machine
 
-from experiments.moonshine import FILES, WEIGHTS
-from ilme.adapters.onnx_attention import internal_lm, moonshine
+from experiments.moonshine import WEIGHTS
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.hypothesis import NBest
 
@@ -52,21 +52,21 @@ def main() -> None:
     torch.set_num_threads(1)
     everything = read_utterances(args.speech, split="tune")
     utterances = random.Random(args.seed).sample(everything, args.count)
-    graph = moonshine(*(args.package / WEIGHTS / name for name in FILES), args.package / "moonshine.min.js")
+    graph = load_model(args.package / WEIGHTS)
     opened = load_model(args.model)
     opened.pack()
     lm = load_lm(args.lm, opened.tokens, "cpu")
     fused = FusionWeights(lm=args.weights[0], subtracted=args.weights[1])
     hosts: dict[str, tuple[Any, Any]] = {
-        "graph": (graph, internal_lm(args.internal, graph)),
-        "weights": (opened, estimate(args.internal, opened)),
+        "graph": (graph, internal_lm(graph, args.internal)),
+        "weights": (opened, internal_lm(opened, args.internal)),
     }
     rows: dict[str, Any] = {}
     for system, weights in (("BS", FusionWeights()), (f"ILME {args.internal}", fused)):
         found: dict[str, dict[str, NBest]] = {}
         for name, (host, scorer) in hosts.items():
             scorers = {} if weights == FusionWeights() else {"lm": lm, "subtracted": scorer}
-            recogniser = Recogniser(host, **scorers, options=search_options(args.beam))
+            recogniser = Recogniser(host, **scorers, options=default_options(host, args.beam))
             began = time.process_time()
             found[name] = SearchDecoder(recogniser, utterances, options=BATCHES).decode(weights, args.beam)
             rows[f"{system}, {name}"] = row(utterances, found[name]) | {

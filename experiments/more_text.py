@@ -61,7 +61,7 @@ class OneSystem:
 
     def __init__(self, folder: Path, model: str, method: Method, parts: Parts, plan: DecodingPlan) -> None:
         self.folder, self.model, self.method, self.parts, self.plan = folder, model, method, parts, plan
-        self.recogniser = load_recogniser(parts, *search_options(plan))
+        self.recogniser = load_recogniser(parts, search_options(plan, model))
 
     def decoder(self, utterances: Sequence[Utterance], name: str) -> SearchDecoder:
         about = describe(self.parts)
@@ -90,10 +90,9 @@ class OneSystem:
         tuning = self.tuned(dev)
         lists = self.decoder(dev, "dev").decode(tuning.weights, self.plan.beam)
         texts = {i: nbest[0].text for i, nbest in lists.items()}
-        dev_wer = measure({u.id: u.text for u in dev}, texts).total.rate
-        task = Plan(self.model, self.method, self.plan.beam, "none", tuning, details=0)
-        system = evaluate_decoder(task, self.recogniser, self.decoder(test, "test"), test)
-        return replace(system, dev_wer=round(dev_wer, 4))
+        dev_wer = round(measure({u.id: u.text for u in dev}, texts).total.rate, 4)
+        task = Plan(self.model, self.method, tuning.weights, self.plan.beam, "none", tuning, dev_wer, details=0)
+        return evaluate_decoder(task, self.recogniser, self.decoder(test, "test"), test)
 
 
 def say(step: TuningStep) -> None:

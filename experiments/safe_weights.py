@@ -23,15 +23,18 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.timing import command, commit, machine
-from ilme.adapters.recognition import SEARCH, EncoderCache, Recogniser, search_options
 
 from ilme.adapters.hf import TransformerAED
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.fusion import FusionWeights
+from ilme.ilm import internal_lm
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.options import TRANSFORMER, default_options
+from ilme.recogniser.recogniser import Recogniser
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.tuning.error_surface import CandidateLists, as_vector, build_lists
@@ -57,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = load_model(args.model)
     model.pack()
-    internals = {name: estimate(name, model) for name in args.internal}
+    internals = {name: internal_lm(model, name) for name in args.internal}
     domains = [Domain.read(item, args, model, internals) for item in args.domain]
     names = [d.name for d in domains]
     best, shares = safest({d.name: d.shares() for d in domains}, names)
@@ -77,7 +80,7 @@ def main() -> None:
         "commit": commit(),
         "seed": args.seed,
         "machine": machine(),
-        "search": {k: str(v) for k, v in asdict(SEARCH).items()} | {"beam": args.beam},
+        "search": {k: str(v) for k, v in asdict(TRANSFORMER).items()} | {"beam": args.beam},
         "domains": {d.name: d.row() for d in domains},
         "safest on the lists": {"weights": shown(best), "shares": shares},
         "each left out, on the lists": left_out,
@@ -127,7 +130,7 @@ class Domain:
         chosen = random.Random(args.seed).sample(range(len(found)), min(int(count), len(found)))
         utterances = [found[i] for i in sorted(chosen)]
         lm, cache = load_lm(lm_file, model.tokens, "cpu"), EncoderCache()
-        recogniser = Recogniser(model, options=search_options(args.beam), cache=cache)
+        recogniser = Recogniser(model, options=default_options(model, args.beam), cache=cache)
         decoded = SearchDecoder(recogniser, utterances, options=BATCHES).decode(FusionWeights(), args.beam)
         plain = measured(utterances, decoded)
         references = {u.id: u.text for u in utterances}
@@ -136,7 +139,7 @@ class Domain:
             scorers = {"lm": SequenceScorer(lm, finish=True), "subtracted": SequenceScorer(scorer, finish=True)}
             filled = finite(complete(decoded, **scorers))
             lists[internal] = build_lists(
-                filled, references, normaliser_name="whisper", length_exponent=SEARCH.length_normalisation
+                filled, references, normaliser_name="whisper", length_exponent=TRANSFORMER.length_normalisation
             )
         print(name, round(plain.rate, 2), file=sys.stderr, flush=True)
         return cls(name, utterances, model, lm, cache, plain, lists, time.process_time() - began)
@@ -152,7 +155,7 @@ class Domain:
 
     def searched(self, internal: TokenScorer, weights: FusionWeights, beam: int) -> dict[str, Any]:
         recogniser = Recogniser(
-            self.model, lm=self.lm, subtracted=internal, options=search_options(beam), cache=self.cache
+            self.model, lm=self.lm, subtracted=internal, options=default_options(self.model, beam), cache=self.cache
         )
         found = measured(
             self.utterances, SearchDecoder(recogniser, self.utterances, options=BATCHES).decode(weights, beam)

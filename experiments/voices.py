@@ -27,6 +27,7 @@ from ilme.evaluation.significance import bootstrap_interval
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_model
+from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 
 BATCH = 16  # utterances searched at once
@@ -45,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model = load_model(args.model)
     model.pack()
-    recogniser = Recogniser(model, options=search_options(1))
+    recogniser = Recogniser(model, options=default_options(model, 1))
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
         text.write_text("".join(f"{line}\n" for line in sentences(args)), encoding="utf-8")

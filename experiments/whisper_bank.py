@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from benchmarks.timing import command, commit, machine
 from benchmarks.whisper import changed, measured_row, step_row
+from benchmarks.whisper_sets import punctuation
 
 from ilme.adapters.hf import TransformerAED
 from ilme.data.audio import Samples
@@ -36,19 +37,21 @@ from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
+from ilme.ilm import internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_model
-from ilme.recogniser.recogniser import Recogniser, punctuation, search_options
+from ilme.recogniser.options import default_options
+from ilme.recogniser.recogniser import Encoded, Recogniser
 from ilme.runtime.state import State
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
-from ilme.workflows.adapt import AdaptOptions, calibrate, train_domain_lm
+from ilme.workflows.domain_lm import LMOptions, train_domain_lm
 
 CALIBRATION = 40  # utterances that the internal LM is averaged over
 LONGEST_QUIET = 0.8  # seconds
@@ -66,12 +69,11 @@ class UtteranceCache(EncoderCache):
     def __call__(self, audio: Sequence[Samples], encode: Callable[[], State], device: torch.device) -> State:
         keys = [blake2b(samples.tobytes(), digest_size=16).digest() for samples in audio]
         if any(key not in self._known for key in keys):
-            encoded = encode()
+            memory, seconds = encode()
             for i, key in enumerate(keys):
-                self._known[key] = {n: encoded[n][i].cpu().clone() for n in ("hidden", "limits")}
-        parts = [self._known[key] for key in keys]
-        hidden = torch.stack([p["hidden"] for p in parts]).to(device)
-        return {"hidden": hidden, "mask": None, "limits": torch.stack([p["limits"] for p in parts]).to(device)}
+                self._known[key] = {"hidden": memory["hidden"][i].cpu().clone(), "seconds": seconds[i].cpu().clone()}
+        hidden, seconds = (torch.stack([self._known[key][n] for key in keys]).to(device) for n in ("hidden", "seconds"))
+        return Encoded({"hidden": hidden, "mask": None}, seconds)
 
     def save(self) -> None:
         if self.file is not None and not self.file.is_file():
@@ -226,7 +228,7 @@ class Comparison:
         self.given = {name: FusionWeights(**found["weights"]) for name, found in given.items()}
         self.cache = UtteranceCache(args.encoded)
         self.options: AttentionOptions = replace(
-            search_options(args.beam),
+            default_options(model, args.beam),
             length_normalisation=args.alpha,
             certain_end=args.certain_end,
             repeat_ignores=punctuation(model.tokenizer) if args.ignore_punctuation else (),
@@ -237,13 +239,15 @@ class Comparison:
 
     def run(self) -> dict[str, Any]:
         self.first = self.decoder("tune", None, None).decode(FusionWeights(), self.args.beam)
-        calibration = calibrate(self.model, self.sets["tune"][:CALIBRATION], self.first, self.cache)
-        internals = {name: estimate(name, self.model, calibration) for name in self.args.internal}
+        some = self.sets["tune"][:CALIBRATION]
+        said = [self.first[u.id][0].tokens for u in some]
+        heard = Recogniser(self.model, cache=self.cache).calibrate((u.samples(16_000) for u in some), said)
+        internals = {name: internal_lm(self.model, name, calibration=heard) for name in self.args.internal}
         self.system("BS", "BS", None, None)
         self.cache.save()
         texts = {}
         for style in self.args.styles:
-            options = AdaptOptions(style=style, overlap=0, prune=(0,), seed=self.args.seed)
+            options = LMOptions(style=style, overlap=0, prune=(0,), seed=self.args.seed)
             path = self.args.work / f"bank-{style}.safetensors"
             lm: TokenScorer
             lm, texts[style] = train_domain_lm(

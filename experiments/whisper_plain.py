@@ -32,6 +32,7 @@ from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_model
+from ilme.recogniser.options import TRANSFORMER, default_options
 from ilme.recogniser.recogniser import Recogniser
 
 
@@ -68,7 +69,7 @@ def decode(args: argparse.Namespace, utterances: Sequence[Utterance]) -> None:
     (file,) = args.work
     model = load_model(args.model)
     model.pack()
-    recogniser = Recogniser(model, options=search_options(args.beam))
+    recogniser = Recogniser(model, options=default_options(model, args.beam))
     batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="none")
     known = {row["id"] for row in rows(file)}
     left = [u for u in utterances if u.id not in known]
@@ -139,7 +140,7 @@ def compared(args: argparse.Namespace, utterances: Sequence[Utterance]) -> dict[
         "of": len(utterances),
         "speakers": len({u.speaker for u in shared}),
         "hours": round(sum(u.seconds for u in shared) / 3600, 2),
-        "search": {k: str(v) for k, v in asdict(search_options(args.beam)).items()},
+        "search": {k: str(v) for k, v in asdict(TRANSFORMER).items()} | {"beam": args.beam, "stop_after": args.beam},
         "normaliser": "whisper",
         "systems": systems,
         "texts": {name: {u.id: texts[u.id]["text"] for u in shared} for name, texts in found.items()},

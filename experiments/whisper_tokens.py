@@ -29,9 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.timing import command, commit, machine
-from benchmarks.whisper import encoded_sets, load_lm, with_scorers
+from benchmarks.whisper import encoded_sets, read_lm, with_scorers
 from benchmarks.whisper_sets import ListDecoder, Texts, calibration_of, label_scores, note, padded_labels
-from ilme.adapters.recognition import SEARCH
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,7 +38,9 @@ from ilme.adapters.hf import TransformerAED, attention
 from ilme.evaluation.metrics import Measurement, count_each, measure
 from ilme.evaluation.significance import paired_bootstrap
 from ilme.fusion import FusionWeights
+from ilme.ilm import internal_lm
 from ilme.recogniser.loading import load_model
+from ilme.recogniser.options import TRANSFORMER
 
 Floats = NDArray[np.float64]
 LAMBDAS = np.round(np.arange(0.0, 0.81, 0.04), 3)
@@ -83,7 +84,7 @@ def joined_lists(args: argparse.Namespace, model: TransformerAED, lm: Any, texts
     note("audio encoded")
     plain = ListDecoder(dev, texts).search(FusionWeights(), args.beam)
     note("without LM")
-    internal = estimate(args.internal, model, calibration_of(dev, plain, args.calibration))
+    internal = internal_lm(model, args.internal, calibration=calibration_of(dev, plain, args.calibration))
     lists = [plain]
     for name, removed, weights in (("SF", None, args.sf), ("ILME", internal, args.ilme)):
         lists.append(ListDecoder(with_scorers(dev, lm, removed), texts).search(FusionWeights(*weights), args.beam))
@@ -92,8 +93,9 @@ def joined_lists(args: argparse.Namespace, model: TransformerAED, lm: Any, texts
     for batch, encoded in dev.encoded():
         for row, u in enumerate(batch):
             known = sorted({h.tokens: h.text for nbest in (own[u.id] for own in lists) for h in nbest}.items())
-            hidden = encoded["hidden"][row : row + 1]
-            mask = None if encoded["mask"] is None else encoded["mask"][row : row + 1]
+            memory = encoded.memory
+            hidden = memory["hidden"][row : row + 1]
+            mask = None if memory["mask"] is None else memory["mask"][row : row + 1]
             sequences = [tokens for tokens, _ in known]
             asr, sure, read, ids = token_scores(model, model.memory(hidden, mask), lm, internal, sequences)
             reference, *written = texts([u.text, *(text for _, text in known)])
@@ -134,7 +136,7 @@ def choices(candidates: Sequence[Candidates], gates: Sequence[Floats]) -> NDArra
     for i, (c, gate) in enumerate(zip(candidates, gates, strict=True)):
         lm, internal = (gate * c.lm).sum(1), (gate * c.internal).sum(1)
         score = c.asr.sum(1) + LAMBDAS[:, None, None] * lm - MUS[:, None] * internal
-        out[i] = (score / c.lengths**SEARCH.length_normalisation).argmax(-1)
+        out[i] = (score / c.lengths**TRANSFORMER.length_normalisation).argmax(-1)
     return out
 
 
@@ -186,12 +188,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.splits, args.limit, args.test_limit, args.ngram, args.fold = ["tune"], args.count, None, "", False
-    args.end_margin, args.certain_end = SEARCH.end_margin, SEARCH.certain_end
+    args.end_margin, args.certain_end = TRANSFORMER.end_margin, TRANSFORMER.certain_end
     args.no_lm_end, args.ignore_punctuation, args.device = False, False, "cpu"
     texts = Texts("whisper", 1)
     torch.set_num_threads(args.threads)
     model = load_model(args.model, args.device)
-    candidates = joined_lists(args, model, load_lm(args, model), texts)
+    candidates = joined_lists(args, model, read_lm(args, model), texts)
     texts.close()
     report(args, candidates, marks_of(model))
 
