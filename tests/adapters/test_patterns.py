@@ -1,4 +1,4 @@
-"""Models of torchaudio, SpeechBrain and ESPnet wrapped as ours: the patterns of docs/adapters.md, tested.
+"""Models of torchaudio, SpeechBrain and ESPnet wrapped as ours: the patterns of docs/guide/own-model.md, tested.
 
 Each package is needed only by its own tests, which are skipped where it is absent. None of the models is trained:
 what is checked is that the wrapped model keeps the contract and gives the package's own numbers.
@@ -21,7 +21,7 @@ from ilme.testing import check_transducer, numbered_tokens
 from ilme.testing.contract import check_attention_model, check_internal_lm
 
 UNITS, WIDTH, FEATURES = 12, 10, 6
-GUIDE = Path(__file__).parents[2] / "docs" / "adapters.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "own-model.md"
 
 
 def speech() -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,7 +36,7 @@ def ctc_logits(layer: nn.Linear, h: Tensor) -> Tensor:
     """W h + b in float32 (B, T, V).
 
     Under mixed precision the product is float16's, eight times finer than bfloat16: its numbers are small, and in
-    float32 it was a tenth of a training step at the paper's size (benchmarks/results/training-aed-profile.json).
+    float32 it was a tenth of a training step at the paper's size (docs/results/data/training-aed-profile.json).
     """
     device = h.device.type
     dtype = torch.float16 if torch.is_autocast_enabled(device) else h.dtype
