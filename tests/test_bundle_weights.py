@@ -9,7 +9,7 @@ import torch
 
 from ilme import models
 from ilme.errors import CheckpointError
-from ilme.models.checkpoint import load_model, save_model
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.int8 import from_int8, to_int8
 from ilme.testing import numbered_tokens
 
@@ -26,9 +26,9 @@ def test_there_and_back(tmp_path: Path, kind: str) -> None:
     plain = save_model(tmp_path / "plain", model)
     to_int8(plain, tmp_path / "small.safetensors")
     with pytest.raises(CheckpointError, match="stored in 8 bits"):
-        load_model(tmp_path / "small.safetensors")
+        load_checkpoint(tmp_path / "small.safetensors")
     from_int8(tmp_path / "small.safetensors", tmp_path / "again.safetensors")
-    again = load_model(tmp_path / "again.safetensors", expect=kind).model
+    again = load_checkpoint(tmp_path / "again.safetensors", expect=kind).model
     assert (tmp_path / "small.safetensors").stat().st_size < 0.4 * plain.stat().st_size
     ours, theirs = model.state_dict(), again.state_dict()
     assert set(ours) - set(theirs) == ({"ctc.weight", "ctc.bias"} if kind == "aed" else set())

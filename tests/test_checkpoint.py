@@ -14,8 +14,9 @@ from ilme import models
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import CheckpointError
-from ilme.models.checkpoint import load_model, read_tensors, save_model, write_tensors
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.runtime.files import write_atomically
+from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.testing import numbered_tokens
 
 
@@ -29,20 +30,20 @@ def network(kind, units=20):
 def test_what_is_saved_is_loaded(kind, tmp_path):
     model = network(kind)
     file = save_model(tmp_path / kind, model, frontend=FrontendConfig())
-    loaded = load_model(tmp_path / kind)
+    loaded = load_checkpoint(tmp_path / kind)
     assert loaded.kind == kind and not loaded.model.training
     assert loaded.model.config == model.config and loaded.model.tokens == model.tokens
     assert loaded.frontend == FrontendConfig()
     for (name, a), b in zip(model.state_dict().items(), loaded.model.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
-    assert load_model(file, expect=kind).kind == kind
+    assert load_checkpoint(file, expect=kind).kind == kind
 
 
 def test_a_tied_embedding_stays_tied_and_is_stored_once(tmp_path):
     model = network("lm")
     tensors, _ = read_tensors(save_model(tmp_path, model))
     assert sum(t.numel() for t in tensors.values()) == sum(p.numel() for p in model.parameters())
-    loaded = load_model(tmp_path).model
+    loaded = load_checkpoint(tmp_path).model
     assert loaded.output.weight is loaded.embedding.weight
 
 
@@ -50,7 +51,7 @@ def test_the_tokenizer_travels(tmp_path):
     tokenizer = SentencePieceTokenizer.train(["the cat sat on the mat", "a dog sat"] * 20, vocab_size=24)
     lm = models.build("lm", models.preset("lm", "tiny"), tokenizer.tokens_for("lm"))
     save_model(tmp_path, lm, tokenizer.for_role("lm"))
-    loaded = load_model(tmp_path)
+    loaded = load_checkpoint(tmp_path)
     assert loaded.tokenizer.encode("the cat") == tokenizer.encode("the cat")
     assert loaded.tokenizer.tokens == loaded.model.tokens
 
@@ -59,7 +60,7 @@ def test_half_precision_on_disk_is_float32_in_use(tmp_path):
     model = network("rnnt")
     full = save_model(tmp_path / "full", model).stat().st_size
     half = save_model(tmp_path / "half", model, dtype=torch.float16).stat().st_size
-    loaded = load_model(tmp_path / "half").model
+    loaded = load_checkpoint(tmp_path / "half").model
     assert half < 0.6 * full
     assert loaded.output.weight.dtype == torch.float32
     assert torch.allclose(loaded.output.weight, model.output.weight, atol=1e-3)
@@ -69,41 +70,41 @@ def test_each_kind_of_damage_is_named(tmp_path):
     file = save_model(tmp_path, network("rnnt"))
     whole = file.read_bytes()
     with pytest.raises(CheckpointError, match="does not exist"):
-        load_model(tmp_path / "nowhere")
+        load_checkpoint(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="holds a 'rnnt', but a 'lm' is needed"):
-        load_model(file, expect="lm")
+        load_checkpoint(file, expect="lm")
 
     for length in (0, 4, 100, len(whole) - 1):
         cut = tmp_path / "cut.safetensors"
         cut.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match="not a whole safetensors file"):
-            load_model(cut)
+            load_checkpoint(cut)
 
     foreign = tmp_path / "foreign.safetensors"
     save_file({"x": torch.zeros(2)}, foreign)
     with pytest.raises(CheckpointError, match="of another program"):
-        load_model(foreign)
+        load_checkpoint(foreign)
 
     pickled = tmp_path / "model.pt"
     torch.save({"x": torch.zeros(2)}, pickled)
     with pytest.raises(CheckpointError, match="is a pickle"):
-        load_model(pickled)
+        load_checkpoint(pickled)
 
     weights, header = read_tensors(file)
     bad = tmp_path / "bad.safetensors"
     write_tensors(bad, {**weights, "output.bias": torch.zeros(3)}, header)
     with pytest.raises(CheckpointError, match=r"output.bias has shape \(3,\), its description needs \(20,\)"):
-        load_model(bad)
+        load_checkpoint(bad)
     write_tensors(bad, {k: v for k, v in weights.items() if k != "output.bias"}, header)
     with pytest.raises(CheckpointError, match=r"lacks 'output.bias'"):
-        load_model(bad)
+        load_checkpoint(bad)
     about = json.loads(header["ilme"])
     write_tensors(bad, weights, {"ilme": json.dumps({**about, "version": 99})})
     with pytest.raises(CheckpointError, match="format version 99"):
-        load_model(bad)
+        load_checkpoint(bad)
     write_tensors(bad, weights, {"ilme": json.dumps({**about, "config": {"bogus": 1}})})
     with pytest.raises(CheckpointError, match="no field 'bogus'"):
-        load_model(bad)
+        load_checkpoint(bad)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from ilme.adapters.whisper_weights import load_whisper_encoder, save_whisper_enc
 from ilme.data.features import FrontendConfig
 from ilme.errors import BadInputError, CheckpointError
 from ilme.models import build, preset
-from ilme.models.checkpoint import load_model, save_model
+from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.encoder import EncoderConfig, LSTMEncoder
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.tokens import Tokens
@@ -140,7 +140,7 @@ def test_a_network_with_it_keeps_its_frontend_and_weights(kind: str, tmp_path: P
     encoder = EncoderConfig(features=80, layers=0, projection=16, time_reduction=2, reduce_after=0, whisper=SMALL)
     model = build(kind, replace(preset(kind, "tiny"), encoder=encoder), tokens).eval()
     frontend = FrontendConfig(kind="whisper", stack=1, stride=1, normalisation="none")
-    loaded = load_model(save_model(tmp_path, model, frontend=frontend))
+    loaded = load_checkpoint(save_model(tmp_path, model, frontend=frontend))
     assert loaded.frontend == frontend
     assert loaded.model.config == model.config
     x, lengths = torch.randn(1, 44, 80), torch.tensor([44])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ilme.errors import BadInputError
 from ilme.evaluation.results import Results
-from ilme.models.checkpoint import load_model
+from ilme.models.checkpoint import load_checkpoint
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
 from ilme.study.config import StudyConfig, read_config
 from ilme.study.copies import copies
@@ -240,7 +240,7 @@ def test_every_stage(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         results = Results.load(tmp_path / f"tables/{setting}.json")
         assert [s.name for s in results.systems] == [f"{m} {x}" for m in ("rnnt", "aed") for x in ("BS", "DR", "ILME")]
     assert (tmp_path / "text/source-train.txt").read_text().splitlines()[-1] == "quick brown said fox"
-    loaded = load_model(tmp_path / "rnnt/model.safetensors")
+    loaded = load_checkpoint(tmp_path / "rnnt/model.safetensors")
     assert loaded.frontend.kind == "whisper" and loaded.model.encoder.whisper is not None
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ilme.evaluation.results import Results
-from ilme.models.checkpoint import load_model
+from ilme.models.checkpoint import load_checkpoint
 from ilme.study.archive import pack, unpack
 from ilme.study.bundling import BundleOptions, build_bundle
 from ilme.study.config import read_config
@@ -119,7 +119,7 @@ def check_parcels(study: Study, tmp_path: Path) -> None:
     left = {name for name in there.stages if not there.done(name)}
     assert left == {"text", "sets"}  # the same again from the seed
     assert there.select() == ["tables"]
-    ours, theirs = (load_model(s.folder("rnnt")).model.state_dict() for s in (study, there))
+    ours, theirs = (load_checkpoint(s.folder("rnnt")).model.state_dict() for s in (study, there))
     for name, value in ours.items():
         assert (value - theirs[name]).abs().max() <= 1e-3 * value.abs().max() + 1e-6
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ilme.models.checkpoint import load_model
+from ilme.models.checkpoint import load_checkpoint
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 
@@ -20,7 +20,7 @@ def test_learns_every_utterance(tmp_path: Path, kind: str, steps: int) -> None:
     trainer = make_trainer(tmp_path, kind, budget=400, steps=steps, evaluate_every=steps, save_every=steps, average=0.9)
     progress = trainer.run()
     assert progress.best is not None and progress.best < 0.15
-    model = load_model(tmp_path, kind).model  # what was exported is what was learnt, average and all
+    model = load_checkpoint(tmp_path, kind).model  # what was exported is what was learnt, average and all
     features, labels = utterances()
     x, sizes = torch.nn.utils.rnn.pad_sequence(features, batch_first=True), torch.tensor([len(f) for f in features])
     with torch.no_grad():

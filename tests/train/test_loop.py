@@ -14,7 +14,7 @@ import torch
 from ilme.errors import BadInputError
 from ilme.ilm.attention import AttentionInternalLM
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.models.checkpoint import load_model
+from ilme.models.checkpoint import load_checkpoint
 from ilme.search.rescoring import sequence_scores
 from ilme.train.graphs import graphs_obstacle
 from ilme.train.journal import draw_curves, read_metrics
@@ -115,7 +115,7 @@ def test_without_a_finite_held_out_loss_the_last_weights_are_the_model(
     trainer._held_out_loss = lambda: math.nan  # type: ignore[method-assign]
     progress = trainer.run()
     assert (progress.step, progress.best, progress.since_best) == (6, None, 3)
-    model = load_model(tmp_path, "rnnt").model
+    model = load_checkpoint(tmp_path, "rnnt").model
     assert torch.equal(model.output.weight, trainer.objective.model.output.weight)
     told = capsys.readouterr().err
     assert "no held-out loss was finite: the model is that of step 6, and nothing measured it" in told
@@ -143,7 +143,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_exported(tmp_path: Pa
     ):
         trainer.run()
     assert [p.name for p in trainer.snapshots.all()] == ["step-00000004"]
-    assert all(value.isfinite().all() for value in load_model(tmp_path, "rnnt").model.state_dict().values())
+    assert all(value.isfinite().all() for value in load_checkpoint(tmp_path, "rnnt").model.state_dict().values())
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["held_out_loss"] for row in rows if row["step"] == 8 and "held_out_loss" in row] == ["nan"]
 
@@ -151,7 +151,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_exported(tmp_path: Pa
 def test_stops_when_its_time_is_up_and_goes_on_later(tmp_path: Path) -> None:
     progress = make_trainer(tmp_path, steps=8, minutes=1e-6).run()
     assert progress.step == 1 and progress.best is not None
-    assert load_model(tmp_path, "rnnt").kind == "rnnt"  # there is a model to use, however short the run
+    assert load_checkpoint(tmp_path, "rnnt").kind == "rnnt"  # there is a model to use, however short the run
     assert make_trainer(tmp_path, steps=8).run(resume=True).step == 8
 
 
@@ -183,7 +183,7 @@ def test_a_budget_ends_the_run_with_its_rate_fallen(tmp_path: Path, monkeypatch:
     peak = second.rates.rate
     assert rates[3] == peak and 0.4 * peak < rates[19] < 0.7 * peak and rates[-1] < 0.02 * peak
     assert rates[4:] == sorted(rates[4:], reverse=True)
-    assert load_model(tmp_path, "rnnt").kind == "rnnt"
+    assert load_checkpoint(tmp_path, "rnnt").kind == "rnnt"
     assert timed(1.0).run(resume=True).step == 30  # nothing is left to do
 
 

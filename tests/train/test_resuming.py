@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from ilme.errors import BadInputError, CheckpointError
-from ilme.models.checkpoint import read_tensors, write_tensors
+from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.train.journal import read_metrics
 
 from .tiny import make_trainer
