@@ -100,10 +100,10 @@ def write_onnx(model, folder: Path, leave_out: str = "none") -> None:
     save(folder / "decoder.onnx", initialisers, nodes, [cache])
 
 
-def write_bundle(path: Path) -> None:
-    ids = {piece: i for i, piece in enumerate(PIECES)}
-    merges = np.array([[ids[p[0]], ids[p[1]]] for p in MERGED], dtype="<u2")
-    texts = [base64.b64encode(b).decode() for b in ("\n".join(PIECES).encode(), merges.tobytes())]
+def write_bundle(path: Path, pieces: list[str] = PIECES, merges: list[tuple[int, int]] | None = None) -> None:
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    pairs = np.array(merges or [(ids[p[0]], ids[p[1]]) for p in MERGED], dtype="<u2")
+    texts = [base64.b64encode(b).decode() for b in ("\n".join(pieces).encode(), pairs.tobytes())]
     other = base64.b64encode(bytes(range(256)) * 4).decode()
     path.write_text(f'const a="{other}",b="{texts[0]}",c="{texts[1]}";', encoding="utf-8")
 
