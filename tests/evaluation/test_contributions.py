@@ -10,7 +10,7 @@ import torch
 from ilme.evaluation.contributions import explain, forced, label_shares
 from ilme.fusion import FusionWeights
 from ilme.recogniser.recogniser import Recogniser
-from tests.decoding.job import WEIGHTS, make_recogniser, make_utterances
+from tests.recogniser.job import WEIGHTS, make_recogniser, make_utterances
 
 
 def lattice(recogniser: Recogniser, encoded: tuple[torch.Tensor, torch.Tensor], ids: list[int]) -> float:

@@ -129,7 +129,9 @@ class SeldomLooking(AttentionSearch):
 
 
 @pytest.mark.parametrize(("every", "share"), [(3, 1), (4, 2), (8, 8)])
-@pytest.mark.parametrize("guards", [{"stop_after": 1}, {"stop_after": 3, "length_normalisation": 1.0}, {"stop_margin": 0.5}])
+@pytest.mark.parametrize(
+    "guards", [{"stop_after": 1}, {"stop_after": 3, "length_normalisation": 1.0}, {"stop_margin": 0.5}]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_an_utterance_that_is_over_gains_nothing_while_others_go_on(seed, guards, every, share):
     model = decoder(seed, units=9)

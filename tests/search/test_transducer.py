@@ -51,7 +51,7 @@ def acoustics(seed, frames, batch=1, dtype=torch.float64):
 def replace_device(search, device):
     """The same search, whose model says that it is elsewhere; nothing is computed there."""
     other = copy.copy(search)
-    other.model = types.SimpleNamespace(device=torch.device(device), named_parameters=search.model.named_parameters)
+    other.model = types.SimpleNamespace(device=torch.device(device), label_parameters=search.model.label_parameters)
     return other
 
 

@@ -18,8 +18,8 @@ from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning.option_search import EXPONENT, OptionSpace
 from ilme.tuning.tuner import TuningOptions, tune
-from tests.decoding.job import WEIGHTS, make_recogniser, make_utterances
-from tests.decoding.test_decoder import SMALL, same
+from tests.recogniser.job import WEIGHTS, make_recogniser, make_utterances
+from tests.recogniser.test_decoder import SMALL, same
 from tests.tuning.synthetic_lists import TRUTH, WORDS, SyntheticDecoder
 
 ALPHA = 0.6

@@ -14,8 +14,8 @@ from ilme.ilm import internal_lm  # noqa: E402
 from ilme.recogniser.domain import Domain, DomainRecogniser  # noqa: E402
 from ilme.recogniser.recogniser import Recogniser  # noqa: E402
 from ilme.testing.contract import check_attention_model  # noqa: E402
-from tests.adapters.test_logits_processor import Bigram  # noqa: E402
 from tests.adapters.tiny import WhisperWords, tiny_whisper, waves  # noqa: E402
+from tests.recogniser.test_logits_processor import Bigram  # noqa: E402
 
 
 @pytest.fixture(scope="module")

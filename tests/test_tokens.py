@@ -1,15 +1,12 @@
-"""Tokens, fusion and nests."""
+"""Tokens: a label has one id everywhere, special ids are ids."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-import torch
 
 from ilme.errors import BadInputError, VocabularyMismatchError
-from ilme.fusion import FusionWeights, fuse
-from ilme.runtime.state import cat, map_tensors, select
 from ilme.testing import numbered_tokens
 from ilme.tokens import Tokens, check_same_vocabulary
 
@@ -37,19 +34,3 @@ def test_special_ids_must_be_ids():
 def test_tokens_survive_json():
     tokens = numbered_tokens(5, "transducer")
     assert Tokens.from_json(json.loads(json.dumps(tokens.to_json()))) == tokens
-
-
-def test_fuse_is_the_formula():
-    weights = FusionWeights(lm=0.3, subtracted=0.2, length=0.5)
-    assert fuse(-2.0, -3.0, -5.0, 4.0, weights) == pytest.approx(-2 - 0.9 + 1.0 + 2.0)
-    x = torch.randn(50)
-    assert torch.equal(fuse(x, torch.full_like(x, torch.nan), torch.full_like(x, torch.nan), x, FusionWeights()), x)
-
-
-def test_nests_keep_their_shape():
-    state = {"a": (torch.arange(3), [torch.arange(3) * 2, None])}
-    taken = select(state, torch.tensor([2, 0, 0]))
-    assert taken["a"][0].tolist() == [2, 0, 0] and taken["a"][1][0].tolist() == [4, 0, 0] and taken["a"][1][1] is None
-    assert cat([state, taken])["a"][0].tolist() == [0, 1, 2, 2, 0, 0]
-    with pytest.raises(TypeError, match="not str"):
-        map_tensors(lambda x: x, ["no tensor"])

@@ -31,7 +31,7 @@ from ilme.recogniser.packing import run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
-from tests.test_packed import available
+from tests.models.test_packed import available
 
 TEXTS = ["the whale swam", "the sea was calm", "a whale of a time", "the captain saw the sea"] * 3
 

@@ -26,7 +26,7 @@ from ilme.search.rescoring import sequence_scores
 from ilme.tuning.tuner import TuningOptions, tune
 from tests.data.speech_corpora import utterances as spoken
 from tests.data.speech_corpora import write_nemo
-from tests.decoding.job import BEAM, WEIGHTS, make_recogniser, make_utterances
+from tests.recogniser.job import BEAM, WEIGHTS, make_recogniser, make_utterances
 
 JOB = str(Path(__file__).parent / "job.py")
 SMALL = DecodingOptions(batch_size=2)

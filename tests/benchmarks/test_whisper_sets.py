@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ilme.adapters.recognition import punctuation
+from benchmarks.whisper_sets import punctuation
+
 from ilme.tokens import Tokens
 
 

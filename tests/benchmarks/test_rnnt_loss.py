@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks import rnnt_loss
 
+from benchmarks import rnnt_loss
 from ilme.losses.rnnt import Terms
 
 

@@ -9,7 +9,7 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.cached_decoder import CachedDecoder
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.search.hypothesis import NBest
-from tests.decoding.job import BEAM, WEIGHTS, make_recogniser, make_utterances
+from tests.recogniser.job import BEAM, WEIGHTS, make_recogniser, make_utterances
 
 SMALL = DecodingOptions(batch_size=2)
 
