@@ -21,10 +21,11 @@ pytest.importorskip("onnx")
 from ilme.adapters import onnx_attention
 from ilme.adapters.moonshine import unwritten
 from ilme.adapters.moonshine_onnx import build, read_graph
-from ilme.adapters.onnx_attention import INTERNAL, OnnxAttention, OnnxInternalLM, internal_lm
+from ilme.adapters.onnx_attention import OnnxAttention
 from ilme.adapters.whisper import WhisperOptions
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import Fusion, FusionWeights
+from ilme.ilm import internal_lm
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm, scorer_rows
 from tests.adapters.tiny import waves
@@ -150,12 +151,12 @@ def test_without_audio_is_the_decoder_over_zeros(both):
         torch.testing.assert_close(row, upstream_rows(model, twin, torch.zeros(9, 16), labels), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", INTERNAL)
+@pytest.mark.parametrize("name", ["zeroed", "silence", "mean-encoder"])
 @torch.no_grad()
 def test_internal_lms_keep_the_contract_and_equal_those_of_the_open_model(models, name):
     model, twin = models["moonshine"]
     speech = waves(3)
-    scorer = internal_lm(name, model, speech)
+    scorer = internal_lm(model, name, speech=speech)
     check_internal_lm(scorer, model, *model.features(speech[:2]), LABELS)
     heard = [twin.model.get_encoder()(torch.from_numpy(x)[None]).last_hidden_state[0] for x in speech]
     silence = twin.model.get_encoder()(torch.zeros(1, 48_000)).last_hidden_state[0]
@@ -167,19 +168,16 @@ def test_internal_lms_keep_the_contract_and_equal_those_of_the_open_model(models
 
 def test_what_is_inside_a_layer_cannot_be_replaced(models):
     model, _ = models["moonshine"]
-    with pytest.raises(BadInputError, match=r"closed.*zeroed, silence, mean-encoder, not 'learned'"):
-        internal_lm("learned", model)
-    with pytest.raises(BadInputError, match="give a few utterances"):
-        internal_lm("mean-encoder", model)
-    with pytest.raises(BadInputError, match=r"must be \(T, 16\), not \(3, 5\)"):
-        OnnxInternalLM(model, torch.zeros(3, 5), "other")
+    assert internal_lm.available(model) == ("zeroed", "silence", "mean-encoder")
+    with pytest.raises(BadInputError, match="'learned'; there are zeroed, silence, mean-encoder"):
+        internal_lm(model, "learned")
 
 
 def test_search_finds_what_the_open_model_finds(both):
     model, twin = both
     options, limits = AttentionOptions(beam=3, length_normalisation=1.0, max_length=12), torch.tensor([12, 12])
     found = [
-        AttentionSearch(host, Fusion(None, internal_lm("zeroed", model), FusionWeights(subtracted=0.3)), options)(
+        AttentionSearch(host, Fusion(None, internal_lm(model, "zeroed"), FusionWeights(subtracted=0.3)), options)(
             host.encode(*host.features(waves(2))), limits
         )
         for host in (model, twin)
@@ -264,7 +262,7 @@ def test_the_real_graph_gives_the_internal_lm_of_its_weights():
     folder = Path(MOONSHINE) / "model" / "tiny" / "float"
     model = OnnxAttention.from_folder(folder)
     check_attention_model(model, *model.features(waves(2)), [300, 301, 29900], tolerance=1e-3)
-    scorer = internal_lm("silence", model)
+    scorer = internal_lm(model, "silence")
     check_internal_lm(scorer, model, *model.features(waves(2)), [300, 301, 29900], tolerance=1e-3)
     upstream = build(*map(read_graph, (folder / "encoder_model.onnx", folder / "decoder_model_merged.onnx")))
     silence = torch.zeros(1, 48_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import nn
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from ilme.adapters.onnx_transducer import OnnxTransducer, PieceTokenizer, over_the_edges, read_tokens
+from ilme.adapters.onnx_session import recognise
+from ilme.adapters.onnx_transducer import BpeTokenizer, OnnxTransducer, PieceTokenizer, over_the_edges, read_tokens
 from ilme.errors import CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
@@ -149,6 +151,154 @@ def test_damaged_folders(tmp_path):
     with pytest.raises(CheckpointError, match="line 1"):
         (tmp_path / "tokens.txt").write_text("no id here\n")
         read_tokens(tmp_path / "tokens.txt")
+
+
+def test_what_a_loaded_model_says_of_itself(exported):
+    model = OnnxTransducer.from_folder(exported[0])
+    assert recognise(exported[0]) == "transducer"
+    assert (model.kind, model.rate, model.window, model.device.type) == ("onnx-transducer", 16_000, 30.0, "cpu")
+    assert model.tokens.pieces == tuple(PIECES) and model.tokenizer.tokens is model.tokens
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    """A copy of the exported model that a test may change."""
+    shutil.copytree(exported[0], tmp_path / "zipformer")
+    return tmp_path / "zipformer"
+
+
+def say(path: Path, **metadata: str) -> None:
+    """Writes metadata into an ONNX file."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, metadata)
+    onnx.save(model, path)
+
+
+def test_context_size_is_read_and_checked(folder):
+    say(folder / "decoder.onnx", context_size="2")
+    assert OnnxTransducer.from_folder(folder).context == 2
+    for wrong in ("-2", "two", "2.0", "", "0", "9999999999999999999", "²"):
+        say(folder / "decoder.onnx", context_size=wrong)
+        with pytest.raises(CheckpointError, match="context_size must be a whole number from 1 to 64"):
+            OnnxTransducer.from_folder(folder)
+    say(folder / "decoder.onnx", context_size="3")
+    with pytest.raises(CheckpointError, match="says context_size=3, but reads 2 labels"):
+        OnnxTransducer.from_folder(folder)
+
+
+def test_graphs_of_another_form_are_refused(folder):
+    shutil.copy(folder / "joiner.onnx", folder / "decoder.onnx")
+    with pytest.raises(CheckpointError, match=r"is no stateless decoder .* Streaming exports"):
+        OnnxTransducer.from_folder(folder)
+    shutil.copy(folder / "joiner.onnx", folder / "encoder.onnx")
+    with pytest.raises(CheckpointError, match="is no encoder of an icefall transducer"):
+        OnnxTransducer.from_folder(folder)
+
+
+def test_symbols_of_lexicons_at_the_end_are_left_away(folder):
+    tokens = folder / "tokens.txt"
+    tokens.write_text(tokens.read_text(encoding="utf-8") + "#0 10\n#1 11\n", encoding="utf-8")
+    assert OnnxTransducer.from_folder(folder).tokens.pieces == tuple(PIECES)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"a 0\nb 0\n", "a ²\n".encode(), b"a 99999999999999999999\n", b"a -1\n", b"\xff 0\n", b"a 1\n"]
+)
+def test_damaged_inventories(tmp_path, content):
+    (tmp_path / "tokens.txt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"tokens.txt(, line|: ids must| is not UTF-8)"):
+        read_tokens(tmp_path / "tokens.txt")
+
+
+LINES = ["the cats and the dogs", "a cat sat on the mat", "dogs dig at the gate", "the gods sing to the sea"]
+
+
+def train_bpe(path: Path, size: int, lines: list[str] = LINES, **special: object) -> list[str]:
+    """A sentencepiece model of a few sentences; its pieces."""
+    import sentencepiece
+
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(lines),
+            model_writer=file,
+            model_type="bpe",
+            vocab_size=size,
+            minloglevel=2,
+            **special,
+        )
+    made = sentencepiece.SentencePieceProcessor(str(path))
+    return [made.IdToPiece(i) for i in range(made.GetPieceSize())]
+
+
+ICEFALL = {"user_defined_symbols": ["<blk>", "<sos/eos>"], "unk_id": 2, "bos_id": -1, "eos_id": -1}
+
+
+def test_the_sentencepiece_model_splits_text_as_in_training(tmp_path):
+    import sentencepiece
+
+    pieces = train_bpe(tmp_path / "bpe.model", 40, **ICEFALL)
+    assert pieces[:3] == ["<blk>", "<sos/eos>", "<unk>"]
+    tokenizer = BpeTokenizer(tmp_path / "bpe.model", read_tokens_of(pieces))
+    made = sentencepiece.SentencePieceProcessor(str(tmp_path / "bpe.model"))
+    for text in ("the cats sat", "a mating dog", "gods"):
+        assert tokenizer.encode(text) == made.EncodeAsIds(text)
+        assert tokenizer.decode([0, *tokenizer.encode(text), 0]) == text
+    assert 2 in tokenizer.encode("quiz")
+
+
+def test_a_blank_may_have_another_name_in_the_sentencepiece_model(tmp_path):
+    """As in models of `ilme train`: id 0 is <eos> for sentencepiece and the blank for the transducer."""
+    pieces = train_bpe(tmp_path / "bpe.model", 40, eos_id=0, eos_piece="<eos>", unk_id=1, bos_id=-1, pad_id=-1)
+    (tmp_path / "tokens.txt").write_text(
+        "".join(f"{p} {i}\n" for i, p in enumerate(["<b>", *pieces[1:]])), encoding="utf-8"
+    )
+    tokens = read_tokens(tmp_path / "tokens.txt")
+    assert (tokens.blank, tokens.unk) == (0, 1)
+    assert BpeTokenizer(tmp_path / "bpe.model", tokens).decode([0, *pieces_of("the dogs", tmp_path)]) == "the dogs"
+
+
+def pieces_of(text: str, folder: Path) -> list[int]:
+    return BpeTokenizer(folder / "bpe.model", read_tokens(folder / "tokens.txt")).encode(text)
+
+
+def test_a_sentencepiece_model_that_belongs_to_another_inventory(folder, tmp_path):
+    pieces = train_bpe(folder / "bpe.model", 40, **ICEFALL)
+    with pytest.raises(CheckpointError, match=r"bpe.model has 40 pieces, tokens.txt 10: they do not belong together"):
+        OnnxTransducer.from_folder(folder)
+    swapped = [*pieces[:5], pieces[6], pieces[5], *pieces[7:]]
+    with pytest.raises(CheckpointError, match=r"calls id 5 .*, tokens.txt .*: they do not belong together"):
+        BpeTokenizer(folder / "bpe.model", read_tokens_of(swapped))
+    (folder / "bpe.model").write_bytes(b"not a model")
+    with pytest.raises(CheckpointError, match="is no sentencepiece model"):
+        OnnxTransducer.from_folder(folder)
+
+
+def test_a_folder_with_its_sentencepiece_model_uses_it(folder):
+    pieces = train_bpe(folder / "bpe.model", len(PIECES), lines=["ab abab ba", "bab abba ab", "baba ab"], **ICEFALL)
+    (folder / "tokens.txt").write_text("".join(f"{p} {i}\n" for i, p in enumerate(pieces)), encoding="utf-8")
+    model = OnnxTransducer.from_folder(folder)
+    assert isinstance(model.tokenizer, BpeTokenizer) and model.tokenizer.tokens is model.tokens
+    assert model.tokenizer.decode(model.tokenizer.encode("abba ab")) == "abba ab"
+
+
+def test_a_quantised_encoder_hears_every_utterance_alone(folder):
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    quantization.quantize_dynamic(folder / "encoder.onnx", folder / "encoder.int8.onnx")
+    expected = OnnxTransducer.from_folder(folder)
+    assert not expected._encoder.scales_by_batch, "float32 comes first"
+    (folder / "encoder.onnx").unlink()
+    model = OnnxTransducer.from_folder(folder)
+    assert model._encoder.scales_by_batch
+    features, lengths = model.features(waves(3))
+    f, sizes = model.encode(features, lengths)
+    for b in range(3):
+        alone, size = model.encode(features[b : b + 1, : lengths[b]], lengths[b : b + 1])
+        assert size.tolist() == sizes[b : b + 1].tolist()
+        assert torch.equal(f[b, : int(size)], alone[0])
+    exact, frames = expected.encode(features, lengths)
+    assert torch.equal(frames, sizes)
+    assert (f[0] - exact[0]).abs().mean() < 0.1
 
 
 @pytest.mark.skipif("ILME_ONNX_TRANSDUCER" not in os.environ, reason="ILME_ONNX_TRANSDUCER names no exported model")

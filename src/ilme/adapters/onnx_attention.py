@@ -1,7 +1,7 @@
 """Attention models in ONNX that run as they are: an encoder and a merged decoder, as Optimum exports them.
 
     model = OnnxAttention.from_folder("whisper-tiny-onnx/")     # Whisper or Moonshine, float32 or quantised
-    internal = internal_lm("silence", model)
+    internal = ilme.internal_lm(model, "silence")
 
     encoder   input_features (B, mels, frames) or input_values (B, samples)   → last_hidden_state (B, T, D)
     decoder   input_ids (n, U), encoder_hidden_states (n, T, D), past_key_values.L.{decoder,encoder}.{key,value},
@@ -13,7 +13,8 @@ of a layer (`removed`, `mean-context`, `learned`) it cannot give; for those the 
 (`ilme.adapters.moonshine_onnx`), where they are float32.
 
 Quantised graphs round activations by the range of all rows that are run together. So that a transcript does not depend
-on the batch that it was made in, such a graph runs the utterances one by one.
+on the batch that it was made in, such a graph runs the utterances one by one; the hypotheses of one utterance still run
+together, and their scores depend a little on each other.
 """
 
 from __future__ import annotations
@@ -32,14 +33,11 @@ from ilme.adapters.moonshine import padded_waves
 from ilme.adapters.onnx_folder import Options, bundle_parts, read_parts
 from ilme.adapters.onnx_session import OnnxGraph, attention_files, opened
 from ilme.errors import BadInputError, CheckpointError
-from ilme.runtime.state import State, map_tensors
+from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["INTERNAL", "OnnxAttention", "OnnxInternalLM", "internal_lm", "moonshine"]
+__all__ = ["OnnxAttention", "moonshine"]
 
-INTERNAL = ("zeroed", "silence", "mean-encoder")  # internal LMs that a closed graph can give
-SILENCE = 3.0  # seconds
-FLOOR = -1e4  # the log-probability of a suppressed unit; finite, so that μ·ILM never makes ∞ − ∞
 IDS, STATES, CACHED = "input_ids", "encoder_hidden_states", "use_cache_branch"
 MASK, POSITIONS = "encoder_attention_mask", "cache_position"  # inputs that some exports have
 WAVES, MELS, HEARD = "input_values", "input_features", "attention_mask"
@@ -245,11 +243,6 @@ class OnnxAttention:
         return self.normalise(memory["logits"], self.allowed_first), memory["cache"]
 
     def step(self, labels: Tensor, state: State, memory: State) -> tuple[Tensor, State]:
-        logits, cache = self.logits(labels, state, memory)
-        return self.normalise(logits, self.allowed), cache
-
-    def logits(self, labels: Tensor, state: State, memory: State) -> tuple[Tensor, State]:
-        """One more label (n,) of each sequence: logits (n, V), nothing suppressed, and the new states."""
         each = len(labels) // len(memory["frames"])
         parts = []
         for run in self._runs(memory["frames"], each):
@@ -258,7 +251,8 @@ class OnnxAttention:
                 states = states[run.start : run.stop, : run.frames].repeat_interleave(run.each, 0)
             own = [x[run.rows] for x in state]
             parts.append(self.advance(labels[run.rows], own, memory["cross"].per_sequence(run), states))
-        return torch.cat([logits for logits, _ in parts]), _cat_layers([cache for _, cache in parts])
+        logits = torch.cat([logits for logits, _ in parts])
+        return self.normalise(logits, self.allowed), _cat_layers([cache for _, cache in parts])
 
     def _runs(self, frames: Tensor, each: int, labels: int = 1) -> Iterator[Run]:
         """Cuts `each` sequences per utterance into runs that need no padding and fit into ROOM."""
@@ -406,62 +400,6 @@ def mask_of(size: int, suppress: Sequence[int]) -> Tensor:
     mask = torch.zeros(size)
     mask[torch.tensor(sorted(set(suppress)), dtype=torch.long)] = -torch.inf
     return mask
-
-
-class OnnxInternalLM:
-    """The decoder's graph over fixed encoder states; implements `ilme.protocols.TokenScorer`.
-
-    Args:
-        model: The model whose internal LM this is.
-        hidden: What stands in for the encoder's output (T, D).
-        name: How it was estimated.
-    """
-
-    def __init__(self, model: OnnxAttention, hidden: Tensor, name: str) -> None:
-        if hidden.dim() != 2 or hidden.shape[1] != model.encoder_width or not len(hidden):
-            raise BadInputError(f"encoder states must be (T, {model.encoder_width}), not {tuple(hidden.shape)}")
-        self.model, self.name = model, name
-        self.tokens, self.device = model.tokens, model.device
-        self._allowed, self._allowed_first = (x.clamp(min=FLOOR) for x in (model.allowed, model.allowed_first))
-        self._memory = model.memory(hidden[None])
-
-    def start(self, n: int) -> tuple[Tensor, State]:
-        rows = self.model.normalise(self._memory["logits"], self._allowed_first)
-        return rows.expand(n, -1), map_tensors(lambda x: x.expand(n, *x.shape[1:]), self._memory["cache"])
-
-    def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        logits, cache = self.model.logits(labels, state, self._memory)
-        return self.model.normalise(logits, self._allowed), cache
-
-    def finish(self, rows: Tensor) -> Tensor:
-        """log P(end | sequence): this internal LM scores the end, as its model does."""
-        eos = self.tokens.eos
-        return rows.new_zeros(len(rows)) if eos is None else rows[:, eos]
-
-
-def internal_lm(name: str, model: OnnxAttention, speech: Sequence[Audio] = ()) -> OnnxInternalLM:
-    """The internal LM of that name, one of INTERNAL.
-
-    Args:
-        name: zeroed, silence or mean-encoder, as in `ilme.ilm.transformer`.
-        model: The model.
-        speech: A few waveforms of 16 kHz, over whose frames mean-encoder averages.
-    """
-    if name not in INTERNAL:
-        raise BadInputError(
-            f"an ONNX graph is closed: it gives the internal LMs {', '.join(INTERNAL)}, not {name!r}, which needs the "
-            "inside of its layers; convert float32 graphs with ilme.adapters.moonshine_onnx for that"
-        )
-    if name == "zeroed":
-        return OnnxInternalLM(model, torch.zeros(1, model.encoder_width), name)
-    if name == "silence":
-        heard: Sequence[Audio] = [np.zeros(int(min(SILENCE, model.window) * RATE), dtype=np.float32)]
-        return OnnxInternalLM(model, model.hidden(*model.features(heard))[0][0], name)
-    if not len(speech):
-        raise BadInputError("the internal LM 'mean-encoder' is averaged over speech: give a few utterances")
-    hidden, mask = model.hidden(*model.features(speech))
-    frames = hidden.flatten(0, 1) if mask is None else hidden[mask]
-    return OnnxInternalLM(model, frames.mean(0, keepdim=True), name)
 
 
 def moonshine(encoder: str | Path, decoder: str | Path, tokenizer: str | Path, threads: int = 1) -> OnnxAttention:
