@@ -148,7 +148,7 @@ def _losses(model: RNNT | AED, sentences: Sequence[Sequence[int]], vector: Tenso
     targets = F.pad(labels, (0, 1)).masked_fill(steps == lengths, model.tokens.eos or 0)
     state, outputs = model.rnn.zero_state(len(rows)), []
     for previous in F.pad(labels, (1, 0), value=model.sos).unbind(1):
-        h, state = model.decode(previous, vector, state)
+        h, state = model.decode(previous, vector.expand(len(rows), -1), state)
         outputs.append(h)
     logits = model.output(torch.stack(outputs, 1)[inside]) * sharpness.exp()
     return F.cross_entropy(logits, targets[inside], reduction="none")
