@@ -80,7 +80,7 @@ def _whisper(folder: Path, config: dict[str, Any], options: WhisperOptions) -> P
     positions = whole(config.get("max_target_positions"), f"{folder}: max_target_positions", 2, 10**5)
     source = whole(config.get("max_source_positions"), f"{folder}: max_source_positions", 50, 10**5)
     mels = whole(config.get("num_mel_bins"), f"{folder}: num_mel_bins", 1, 1024)
-    tokenizer = _tokenizer(folder, config, lead=" ")
+    tokenizer, _, _ = _tokenizer(folder, config, lead=" ")
     vocabulary = WhisperVocabulary.of(tokenizer)
     prefix = vocabulary.prefix(options, vocabulary.multilingual, room=positions // 2 - 1)
     extractor = feature_extractor(SimpleNamespace(num_mel_bins=mels, max_source_positions=source))
@@ -107,9 +107,7 @@ def _check_extractor(folder: Path, extractor: Any) -> None:
 
 
 def _moonshine(folder: Path, config: dict[str, Any], options: MoonshineOptions) -> Parts:
-    tokenizer = _tokenizer(folder, config)
-    sos, eos = tokenizer.tokens.sos, tokenizer.tokens.eos
-    assert sos is not None and eos is not None  # `_tokenizer` sets both
+    tokenizer, sos, eos = _tokenizer(folder, config)
     return Parts(tokenizer, [sos], unwritten(tokenizer, eos), max_labels=options.max_labels)
 
 
@@ -130,15 +128,19 @@ def find_bundle(folder: Path) -> Path | None:
     return None
 
 
-def _tokenizer(folder: Path, config: dict[str, Any], lead: str = "") -> HuggingFaceTokenizer:
-    """tokenizer.json over the output units of config.json; generation_config.json may name start and end, too."""
+def _tokenizer(folder: Path, config: dict[str, Any], lead: str = "") -> tuple[HuggingFaceTokenizer, int, int]:
+    """tokenizer.json over the output units of config.json, and the ids of start and end.
+
+    Where config.json does not name those two, generation_config.json does.
+    """
     path = folder / "generation_config.json"
     both = (read_json(path) if path.is_file() else {}) | {k: v for k, v in config.items() if v is not None}
     size = whole(both.get("vocab_size"), f"{folder}: vocab_size", 1, UNITS)
     sos, eos = (
         whole(both.get(name), f"{folder}: {name}", 0, size - 1) for name in ("decoder_start_token_id", "eos_token_id")
     )
-    return HuggingFaceTokenizer(_fast_tokenizer(folder / "tokenizer.json"), size, sos, eos, lead=lead)
+    words = _fast_tokenizer(folder / "tokenizer.json")
+    return HuggingFaceTokenizer(words, size, sos, eos, lead=lead), sos, eos
 
 
 def _fast_tokenizer(path: Path) -> Any:
