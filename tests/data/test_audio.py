@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.data.audio import AudioError, audio_info, load_audio, read_audio, resample
+from ilme.data.audio import AudioError, audio_info, load_audio, read_audio, resample, to_int16
 from ilme.errors import BadInputError
 
 FORMATS = {
@@ -140,3 +140,7 @@ def test_random_bytes_are_an_error_and_never_a_crash(
     path.write_bytes(head + data)
     with pytest.raises(AudioError):
         read_audio(path)
+
+
+def test_what_is_too_loud_is_cut_off():
+    assert to_int16(np.array([-4e4, -0.6, 0.4, 32767.4, 1e6], np.float32)).tolist() == [-32768, -1, 0, 32767, 32767]

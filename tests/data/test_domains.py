@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 import zlib
+from hashlib import sha256
 
 import pytest
 
@@ -47,7 +48,7 @@ def client(tmp_path, monkeypatch):
 
 
 def test_a_package_is_fetched_once_and_checked_each_time(client, tmp_path):
-    package = Package("pypi", "thing", "1.0", registries.sha256(b"content").hexdigest())
+    package = Package("pypi", "thing", "1.0", sha256(b"content").hexdigest())
     path = fetch(package, tmp_path)
     assert path.read_bytes() == b"content"
     assert fetch(package, tmp_path) == path and client["calls"] == 1

@@ -12,6 +12,7 @@ import torch
 from ilme import models
 from ilme.errors import BadInputError
 from ilme.models.checkpoint import save_model
+from ilme.search.attention import AttentionOptions
 from ilme.study.config import read_config
 from ilme.study.decoding import decoding_stages, search_options
 from ilme.study.networks import network_stages
@@ -186,5 +187,6 @@ def test_guards_of_the_aeds_search_are_part_of_a_key_only_where_they_are_used() 
     keys = [{stage.name: stage.inputs["plan"] for stage in decoding_stages(config)} for config in (plain, guarded)]
     assert not any("look_back" in name or "enough" in name for plan in keys[0].values() for name in plan)
     assert all(plan["aed_look_back"] == 16 and plan["aed_enough"] == 50 for plan in keys[1].values())
-    attention = search_options(guarded.decoding)[1]
-    assert (attention.look_back, attention.enough) == (16, attention.nbest)
+    attention = search_options(guarded.decoding, "aed")
+    assert isinstance(attention, AttentionOptions)
+    assert (attention.look_back, attention.stop_after) == (16, attention.nbest)

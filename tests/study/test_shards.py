@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ilme.errors import BadInputError
-from ilme.study.shards import is_whole, list_shards, read_samples, to_int16, write_shard
+from ilme.study.shards import is_whole, list_shards, read_samples, write_shard
 
 
 def write_two(folder: Path) -> list[np.ndarray]:
@@ -43,10 +43,6 @@ def test_a_file_that_does_not_fit_its_list_is_named(cut: int, tmp_path: Path) ->
     (tmp_path / "0001.i16").write_bytes(data[:cut] if cut < 0 else data + bytes(cut))
     with pytest.raises(BadInputError, match=r"holds 1[36] samples, its lists say 14; remove it"):
         read_samples(tmp_path, 14)
-
-
-def test_what_is_too_loud_is_cut_off() -> None:
-    assert to_int16(np.array([-4e4, -0.6, 0.4, 32767.4, 1e6], np.float32)).tolist() == [-32768, -1, 0, 32767, 32767]
 
 
 def test_a_speaking_process_does_without_torch() -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "load_audio",
     "read_audio",
     "resample",
+    "to_int16",
 ]
 
 Samples: TypeAlias = NDArray[np.float32]
@@ -208,3 +209,8 @@ def _from_array(source: Any) -> Samples:
     if array.dtype.kind != "f":
         raise AudioError(f"samples must be floats or signed integers, not {array.dtype}", "bad shape")
     return array.astype(np.float32, copy=False)
+
+
+def to_int16(wave: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Numbers of the size of int16 samples, rounded and cut off where they do not fit."""
+    return np.clip(np.rint(wave), -32768, 32767).astype(np.int16)

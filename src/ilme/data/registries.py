@@ -14,12 +14,11 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from ilme.errors import BadInputError
-from ilme.runtime.files import write_text
+from ilme.runtime.files import file_hash, write_text
 
 __all__ = ["Package", "cache_folder", "fetch", "members"]
 
@@ -73,12 +72,12 @@ def fetch(package: Package, cache: Path | None = None) -> Path:
     noted = folder / "sha256"
     if kept.is_file() and noted.is_file():
         wanted = package.sha256 or noted.read_text(encoding="utf-8").strip()
-        if _digest(kept) == wanted:
+        if file_hash(kept) == wanted:
             return kept
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         found = _download(package, Path(temporary))
-        digest = _digest(found)
+        digest = file_hash(found)
         if package.sha256 and digest != package.sha256:
             raise BadInputError(
                 f"{package.name} {package.version} has the SHA-256 {digest}, not {package.sha256}: it was changed on "
@@ -109,14 +108,6 @@ def _download(package: Package, folder: Path) -> Path:
             f"{said[-1] if said else 'no file came'}; {hint}"
         )
     return files[0]
-
-
-def _digest(path: Path) -> str:
-    digest = sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def members(path: Path, registry: str) -> Iterator[tuple[str, bytes]]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ilme.data.audio import to_int16
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
 from ilme.data.neural_voice import NaturalVoice, draw_natural_voice, speak_naturally
 from ilme.data.normalise import Profile, normalise, spoken
@@ -269,8 +270,7 @@ def _resampled(samples: NDArray[Any], source_rate: int, rate: int) -> NDArray[np
 
         divisor = int(np.gcd(rate, source_rate))
         changed = resample_poly(changed, rate // divisor, source_rate // divisor)
-    result: NDArray[np.int16] = np.clip(np.rint(changed), -32768, 32767).astype(np.int16)
-    return result
+    return to_int16(changed)
 
 
 class _Bar:

@@ -22,12 +22,12 @@ from typing import IO, Any
 
 from ilme.errors import BadInputError
 
-__all__ = ["TextSource", "expand", "read_lines", "sources"]
+__all__ = ["OPENERS", "TextSource", "expand", "read_lines", "sources"]
 
 LONGEST_LINE = 1 << 20  # characters; longer lines arrive in pieces
 _HEAD = 1 << 16
 _DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError)
-_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}  # by ending
 
 Report = Callable[[str, str], None]
 
@@ -70,7 +70,7 @@ def sources(paths: Sequence[Path], report: Report) -> Iterator[TextSource]:
             yield from _members(path, report)
             continue
         try:
-            with _OPENERS.get(path.suffix, _open_plain)(path) as stream:
+            with OPENERS.get(path.suffix, _open_plain)(path) as stream:
                 yield TextSource(str(path), _text(stream, str(path), report))
         except _DAMAGE as error:
             report(str(path), f"cannot be opened: {error}")

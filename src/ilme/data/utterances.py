@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ilme.data.audio import Samples, load_audio
 from ilme.errors import BadInputError
 
-__all__ = ["Reference", "Utterance", "read_utterances", "references_of", "unique_by_id"]
+__all__ = ["Reference", "Utterance", "in_memory", "read_utterances", "references_of", "unique_by_id"]
 
 Value = TypeVar("Value")
 
@@ -66,6 +67,13 @@ class Utterance:
     def reference(self) -> Reference:
         audio = str(self.audio) if isinstance(self.audio, str | Path) else ""
         return Reference(self.text, self.speaker, self.seconds, audio)
+
+
+def in_memory(utterances: Sequence[Utterance], rate: int) -> list[Utterance]:
+    """The same utterances with their audio read, in threads, and brought to `rate`."""
+    with ThreadPoolExecutor() as pool:
+        waves = list(pool.map(lambda u: u.samples(rate), utterances))
+    return [replace(u, audio=wave, start=0.0, rate=rate) for u, wave in zip(utterances, waves, strict=True)]
 
 
 def references_of(utterances: Sequence[Utterance]) -> dict[str, Reference]:

@@ -23,7 +23,7 @@ from ilme.errors import BadInputError
 from ilme.runtime.files import atomic_path
 from ilme.study.runner import MARK, Study
 
-__all__ = ["pack", "parcel_plan", "unpack"]
+__all__ = ["add_file", "pack", "parcel_plan", "unpack"]
 
 # Folders that stay behind: checkpoints, stored decodes, and the training speech, which the same seed makes again.
 _LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "train", "held-out")
@@ -65,7 +65,8 @@ def pack(study: Study, to: Path, only: Sequence[str] = ()) -> list[Path]:
         path = to / f"{group}.tar"
         with atomic_path(path) as partial, tarfile.open(partial, "w") as archive:
             for file in _files(study, names):
-                _add(archive, file, str(file.relative_to(study.out)))
+                content = _half(file) if file.suffix == ".safetensors" else file.read_bytes()
+                add_file(archive, str(file.relative_to(study.out)), content)
         written.append(path)
     return written
 
@@ -80,8 +81,8 @@ def _files(study: Study, names: Iterable[str]) -> Iterable[Path]:
                 yield path
 
 
-def _add(archive: tarfile.TarFile, file: Path, name: str) -> None:
-    content = _half(file) if file.suffix == ".safetensors" else file.read_bytes()
+def add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """A file without owner and time, so that the same content makes the same archive."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))

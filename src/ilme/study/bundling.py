@@ -6,7 +6,6 @@ on a processor, by the code that the demonstration runs.
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import tarfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ilme.data.audio import load_audio
-from ilme.data.utterances import Utterance
+from ilme.data.utterances import Utterance, in_memory
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import measure
 from ilme.evaluation.results import System
@@ -28,12 +27,13 @@ from ilme.recogniser.options import options_to_json
 from ilme.runtime.files import atomic_path, file_hash, write_json
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
+from ilme.study.archive import add_file
 from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options
 from ilme.study.synthesis import RATE, write_opus
 from ilme.workflows.bundle import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, read_bundle
-from ilme.workflows.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun, in_memory
+from ilme.workflows.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun
 
 __all__ = ["BundleOptions", "build_bundle"]
 
@@ -136,24 +136,18 @@ def _write_set(source: Path, archive: Path, count: int, options: BundleOptions) 
         tarfile.open(partial, "w:xz") as tar,
     ):
         manifest = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in named)
-        _add(tar, "manifest.jsonl", manifest.encode())
+        add_file(tar, "manifest.jsonl", manifest.encode())
         for row, new in zip(rows, named, strict=True):
             smaller = Path(place) / new["audio_filepath"]
             write_opus(smaller, load_audio(source / row["audio_filepath"], RATE), options.opus)
-            _add(tar, smaller.name, smaller.read_bytes())
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
+            add_file(tar, smaller.name, smaller.read_bytes())
 
 
 def _measured(bundle: Bundle) -> tuple[list[BundledSystem], dict[str, Any], list[dict[str, Any]]]:
     """Every system on dev and test; the errors of the first test utterances; rows for the card."""
     with tempfile.TemporaryDirectory() as place:
         unpacked = bundle.unpack(Path(place))
-        sets = {part: in_memory(unpacked.utterances(part)) for part in SETS}
+        sets = {part: in_memory(unpacked.utterances(part), RATE) for part in SETS}
         decoders: dict[str, dict[str, SearchDecoder]] = {part: {} for part in SETS}
         systems, errors, rows = [], {}, []
         first = sets["test"][:_CHECKED]

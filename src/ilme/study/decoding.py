@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ilme.data.utterances import Utterance, read_utterances, references_of
+from ilme.data.utterances import Utterance, in_memory, read_utterances, references_of
 from ilme.evaluation.metrics import ErrorCounts, measure
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import Method, TuningResult, TuningStep
@@ -128,9 +127,7 @@ def _sets(config: StudyConfig) -> str:
 def _loaded(study: Study, config: StudyConfig, domain: str, part: str) -> tuple[list[Utterance], list[Utterance]]:
     """A set as it stands in its manifest, and the same with the audio in memory."""
     listed = read_utterances(study.folder(_sets(config)) / f"{domain}-{part}")
-    with ThreadPoolExecutor() as pool:
-        waves = list(pool.map(lambda u: u.samples(RATE), listed))
-    return listed, [replace(u, audio=wave, start=0.0, rate=RATE) for u, wave in zip(listed, waves, strict=True)]
+    return listed, in_memory(listed, RATE)
 
 
 def _decoder(

@@ -15,14 +15,13 @@ from ilme.ilm.learned_vector import LearnedVectorOptions
 from ilme.lm.perplexity import perplexity
 from ilme.models.checkpoint import load_checkpoint
 from ilme.study.config import StudyConfig
-from ilme.study.language import transcripts
+from ilme.study.language import MEASURED, transcripts
 from ilme.study.runner import Stage, Study
 from ilme.study.texts import read_lines
 
 __all__ = ["LEARNED", "internal_stages", "learned_file"]
 
 LEARNED = "ILME-learned"
-_MEASURED = 400  # held-out sentences whose perplexity is given
 
 
 def internal_stages(config: StudyConfig) -> list[Stage]:
@@ -53,7 +52,7 @@ def _learn(study: Study, model: str, options: LearnedVectorOptions) -> dict[str,
     save_internal_lm(learned_file(study, model), scorers["learned"])
     facts: dict[str, Any] = {"scale": round(scorers["learned"].scale, 4)}
     for domain in ("source", "target"):
-        lines = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:_MEASURED]
+        lines = read_lines(study.folder("text") / f"{domain}-held-out.txt")[:MEASURED]
         for name, scorer in scorers.items():
             facts[f"{domain}_ppl_{name}"] = round(perplexity(scorer, lines, loaded.tokenizer).per_token, 3)
     return facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from ilme.train.sources import TextSource
 __all__ = ["LMS", "language_stages", "lm_names", "study_tokenizer", "transcripts"]
 
 LMS = ("source", "target", "mixed")
-_MEASURED = 400  # held-out sentences whose perplexity is given for each LM and n-gram
+MEASURED = 400  # held-out sentences whose perplexity is given for each LM, n-gram and internal LM
 
 
 def language_stages(config: StudyConfig) -> list[Stage]:
@@ -106,21 +105,17 @@ def _language_model(study: Study, config: StudyConfig, name: str, plan: NetworkP
         seed=config.seed,
     )
     facts = run_course(study, stage, course)
-    return facts | {"words": count_words(train)} | _perplexities(study, file)
+    model = load_checkpoint(file, expect="lm", device=study.device).model
+    return facts | {"words": count_words(train)} | _perplexities(study, model)
 
 
-def _perplexities(study: Study, file: Path) -> dict[str, float]:
-    """Perplexity per token and per word on held-out text of both domains."""
-    loaded = load_checkpoint(file, expect="lm", device=study.device)
-    return _measure(study, loaded.model)
-
-
-def _measure(study: Study, scorer: Any) -> dict[str, float]:
+def _perplexities(study: Study, scorer: Any) -> dict[str, float]:
+    """Perplexity per token and per word on held-out text of every domain."""
     tokenizer = study_tokenizer(study)
     found: dict[str, float] = {}
     for file in sorted(study.folder("text").glob("*-held-out.txt")):
         domain = file.name.removesuffix("-held-out.txt")
-        sentences = read_lines(file)[:_MEASURED]
+        sentences = read_lines(file)[:MEASURED]
         measured = perplexity(scorer, sentences, tokenizer)
         found[f"{domain}_ppl_token"] = round(measured.per_token, 3)
         found[f"{domain}_ppl_word"] = round(measured.per_word, 2)
@@ -139,5 +134,5 @@ def _ngrams(study: Study, orders: dict[str, int]) -> dict[str, Any]:
         arpa = trained.arpa
         scorer = NGramScorer(build_automaton(arpa), tokenizer.tokens, arpa.missing, arpa.unknown)
         scorer.save(study.folder("ngrams") / f"{name}.safetensors")
-        facts[name] = {"order": order, "kept": list(trained.kept), **_measure(study, scorer)}
+        facts[name] = {"order": order, "kept": list(trained.kept), **_perplexities(study, scorer)}
     return facts

@@ -6,7 +6,6 @@ speech:  train/ and held-out/ as shards of int16 samples; NAME-dev/ and NAME-tes
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +14,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ilme.data.audio import load_audio
+from ilme.data.audio import load_audio, to_int16
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import spoken
 from ilme.errors import BadInputError
+from ilme.runtime.processes import cores
 from ilme.study.config import StudyConfig
 from ilme.study.corpora import (
     CorpusPart,
@@ -32,7 +32,7 @@ from ilme.study.corpora import (
     training_rows,
 )
 from ilme.study.runner import Stage, Study, file_digest
-from ilme.study.shards import SHARD, is_whole, to_int16, write_shard
+from ilme.study.shards import SHARD, is_whole, write_shard
 from ilme.study.speech import write_manifest
 from ilme.study.synthesis import RATE
 from ilme.study.texts import count_words, read_lines, write_lines
@@ -169,7 +169,7 @@ def _write_shards(plan: RecordingsPlan, part: CorpusPart, rows: Sequence[Row], f
             waves = [to_int16(load_audio(audio_of(plan, part, row), RATE) * 32768) for row in some]
             write_shard(file, [r.id for r in some], [r.text for r in some], [r.speaker for r in some], waves)
 
-    with ThreadPoolExecutor(plan.workers or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(plan.workers or cores()) as pool:
         list(pool.map(write, range(0, len(rows), SHARD)))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
-from ilme.runtime.files import write_json
+from ilme.runtime.files import file_hash, write_json
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
 
@@ -61,11 +61,7 @@ def used_fields(plan: Any, later: Sequence[str]) -> dict[str, Any]:
 
 
 def file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:16]
+    return file_hash(path)[:16]
 
 
 class Study:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ilme.errors import BadInputError
 from ilme.runtime.files import atomic_stream, write_json
 
-__all__ = ["SHARD", "Listed", "is_whole", "list_shards", "read_samples", "to_int16", "write_shard"]
+__all__ = ["SHARD", "Listed", "is_whole", "list_shards", "read_samples", "write_shard"]
 
 SHARD = 200  # utterances in a file
 
@@ -39,11 +39,6 @@ class Listed:
     texts: list[str]
     voices: list[str]
     sizes: list[int]
-
-
-def to_int16(wave: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Numbers of the size of int16 samples, rounded and cut off where they do not fit."""
-    return np.clip(np.rint(wave), -32768, 32767).astype(np.int16)
 
 
 def is_whole(file: Path) -> bool:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ilme.data.audio import to_int16
 from ilme.errors import BadInputError
 from ilme.runtime.files import atomic_path
-from ilme.study.shards import list_shards, read_samples, to_int16, write_shard
+from ilme.study.shards import list_shards, read_samples, write_shard
 
 if TYPE_CHECKING:
     from ilme.data.espeak import Voice

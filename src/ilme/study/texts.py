@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +11,7 @@ from typing import IO, Any
 
 from ilme.data.exclude import Exclusion
 from ilme.data.normalise import spoken
+from ilme.data.textfiles import OPENERS
 from ilme.errors import BadInputError
 from ilme.runtime.files import write_text
 from ilme.study.config import PARTS, DomainText, StudyConfig
@@ -23,7 +21,6 @@ __all__ = ["count_words", "domain_file", "read_lines", "speakable", "text_stage"
 
 LATER = ("train_longest",)  # fields that older studies had not
 WORDS_A_MINUTE = 165  # of the voices on average; decides how many sentences make an hour
-_OPENERS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
 
 def text_stage(config: StudyConfig) -> Stage:
@@ -57,7 +54,7 @@ def _added(where: DomainText) -> list[DomainText]:
 def domain_file(where: DomainText, part: str) -> Path:
     """The text file of one part of a domain, compressed or not."""
     folder = Path(where.folder.format(name=where.name))
-    found = [p for p in (folder / f"{part}.txt{end}" for end in ("", *_OPENERS)) if p.is_file()]
+    found = [p for p in (folder / f"{part}.txt{end}" for end in ("", *OPENERS)) if p.is_file()]
     if not found:
         raise BadInputError(
             f"{folder} has no {part}.txt; make the domain with: ilme data domains {where.name} {folder.parent}"
@@ -67,7 +64,7 @@ def domain_file(where: DomainText, part: str) -> Path:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not blank."""
-    opener: Any = _OPENERS.get(path.suffix, open)
+    opener: Any = OPENERS.get(path.suffix, open)
     stream: IO[str]
     with opener(path, "rt", encoding="utf-8") as stream:
         return [line.strip() for line in stream if line.strip()]
