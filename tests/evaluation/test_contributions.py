@@ -9,13 +9,14 @@ import torch
 
 from ilme.evaluation.contributions import explain, forced, label_shares
 from ilme.fusion import FusionWeights
-from ilme.recogniser.recogniser import Recogniser
+from ilme.recogniser.recogniser import Encoded, Recogniser
 from tests.recogniser.job import WEIGHTS, make_recogniser, make_utterances
 
 
-def lattice(recogniser: Recogniser, encoded: tuple[torch.Tensor, torch.Tensor], ids: list[int]) -> float:
+def lattice(recogniser: Recogniser, encoded: Encoded, ids: list[int]) -> float:
     """log P(y|x): α(t, u) in two plain loops."""
-    model, frames = recogniser.model, encoded[0][0, : int(encoded[1][0])]
+    f, lengths = encoded.memory
+    model, frames = recogniser.model, f[0, : int(lengths[0])]
     rows = []
     g, state = model.start(1)
     for label in [*ids, None]:

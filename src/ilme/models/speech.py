@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeechNetwork"]
 
+RATE = 16_000
+
 
 class SpeechNetwork(nn.Module):
     """Base of the RNN-T and the AED; a loaded one implements `ilme.protocols.SpeechModel`."""
@@ -58,7 +60,8 @@ class SpeechNetwork(nn.Module):
 
     @property
     def rate(self) -> int:
-        return self.frontend.rate
+        """The frontend's; of a network without one, whose features are made elsewhere, the usual one."""
+        return RATE if self._frontend is None else self._frontend.rate
 
     def features(self, audio: Sequence[Samples]) -> tuple[Tensor, Tensor]:
         """Waveforms to features (B, T, D) and lengths (B,); what is too short for a single vector is followed by
