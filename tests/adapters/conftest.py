@@ -31,8 +31,16 @@ def exported_whisper(tmp_path_factory):
     return folder, twin
 
 
-def _exports():
-    for package in ("transformers", "onnxruntime", "onnxscript", "onnx"):
+@pytest.fixture(scope="session")
+def exported_transducer(tmp_path_factory):
+    """A folder as icefall writes it, and the encoder, decoder and joiner that it was made of."""
+    exports = _exports("onnxruntime", "onnxscript", "onnx")
+    folder = tmp_path_factory.mktemp("zipformer")
+    return folder, exports.write_transducer(folder)
+
+
+def _exports(*packages: str):
+    for package in packages or ("transformers", "onnxruntime", "onnxscript", "onnx"):
         pytest.importorskip(package)
     from tests.adapters import onnx_exports
 

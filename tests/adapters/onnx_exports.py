@@ -1,4 +1,4 @@
-"""Tiny attention models written as Optimum writes them: an encoder, and a decoder merged into one graph."""
+"""Tiny models in ONNX: attention models as Optimum writes them, a stateless transducer as icefall does."""
 
 from __future__ import annotations
 
@@ -212,3 +212,51 @@ def write_config(model, folder: Path) -> None:
     made.save(str(folder / "tokenizer.json"))
     settings = {"feature_size": 80, "sampling_rate": 16_000, "hop_length": 160, "n_fft": 400}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+PIECES = ["<blk>", "<sos/eos>", "<unk>", "▁the", "▁a", "▁c", "at", "s", "▁do", "g"]
+WIDTH = 6
+
+
+class TransducerEncoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(80, WIDTH)
+
+    def forward(self, x, x_lens):
+        return torch.tanh(self.net(x[:, ::4])), (x_lens + 3) // 4
+
+
+class TransducerDecoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(len(PIECES), WIDTH)
+        self.net = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, y):
+        return self.net(self.embedding(y).flatten(1))
+
+
+class Joiner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(WIDTH, len(PIECES))
+
+    def forward(self, encoder_out, decoder_out):
+        return self.net(torch.tanh(encoder_out + decoder_out))
+
+
+def write_transducer(folder: Path) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Encoder, decoder, joiner and tokens.txt; the modules that they were made of."""
+    torch.manual_seed(1)
+    parts = TransducerEncoder().eval(), TransducerDecoder().eval(), Joiner().eval()
+    batch, time = torch.export.Dim("N", min=1, max=512), 4 * torch.export.Dim("time", min=2, max=500)
+    examples = (
+        ((torch.randn(2, 40, 80), torch.tensor([40, 40])), ({0: batch, 1: time}, {0: batch})),
+        ((torch.zeros(2, 2, dtype=torch.int64),), ({0: batch},)),
+        ((torch.randn(2, WIDTH), torch.randn(2, WIDTH)), ({0: batch}, {0: batch})),
+    )
+    for name, module, (example, shapes) in zip(("encoder", "decoder", "joiner"), parts, examples, strict=True):
+        torch.onnx.export(module, example, folder / f"{name}.onnx", dynamo=True, dynamic_shapes=shapes, verbose=False)
+    (folder / "tokens.txt").write_text("".join(f"{p} {i}\n" for i, p in enumerate(PIECES)), encoding="utf-8")
+    return parts

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+pytest.importorskip("onnx")
 
 from ilme.adapters.onnx_session import recognise
 from ilme.adapters.onnx_transducer import BpeTokenizer, OnnxTransducer, PieceTokenizer, over_the_edges, read_tokens
@@ -20,67 +20,20 @@ from ilme.errors import CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.search.transducer import TransducerOptions, TransducerSearch
+from tests.adapters.onnx_exports import PIECES
 from tests.adapters.tiny import waves
 
-PIECES = ["<blk>", "<sos/eos>", "<unk>", "▁the", "▁a", "▁c", "at", "s", "▁do", "g"]
-WIDTH = 6
 
-
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(80, WIDTH)
-
-    def forward(self, x, x_lens):
-        return torch.tanh(self.net(x[:, ::4])), (x_lens + 3) // 4
-
-
-class Decoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(len(PIECES), WIDTH)
-        self.net = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, y):
-        return self.net(self.embedding(y).flatten(1))
-
-
-class Joiner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(WIDTH, len(PIECES))
-
-    def forward(self, encoder_out, decoder_out):
-        return self.net(torch.tanh(encoder_out + decoder_out))
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    torch.manual_seed(1)
-    folder = tmp_path_factory.mktemp("zipformer")
-    parts = Encoder().eval(), Decoder().eval(), Joiner().eval()
-    batch = torch.export.Dim("N", min=1, max=512)
-    time = 4 * torch.export.Dim("frames", min=2, max=500)
-    save(
-        parts[0],
-        (torch.randn(2, 40, 80), torch.tensor([40, 40])),
-        folder / "encoder.onnx",
-        ({0: batch, 1: time}, {0: batch}),
-    )
-    save(parts[1], (torch.zeros(2, 2, dtype=torch.int64),), folder / "decoder.onnx", ({0: batch},))
-    save(parts[2], (torch.randn(2, WIDTH), torch.randn(2, WIDTH)), folder / "joiner.onnx", ({0: batch}, {0: batch}))
-    (folder / "tokens.txt").write_text("".join(f"{p} {i}\n" for i, p in enumerate(PIECES)), encoding="utf-8")
-    return folder, parts
-
-
-def save(module, example, path, shapes):
-    torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+@pytest.fixture
+def exported(exported_transducer):
+    return exported_transducer
 
 
 def test_terms_and_logits_equal_torch(exported):
     folder, (encoder, decoder, joiner) = exported
     model = OnnxTransducer.from_folder(folder)
     assert model.context == 2
+    torch.manual_seed(1)
     x, lengths = torch.randn(2, 40, 80), torch.tensor([40, 24])
     f, sizes = model.encode(x, lengths)
     with torch.no_grad():
