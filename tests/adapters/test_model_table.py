@@ -1,0 +1,99 @@
+"""The table of models on docs/reference/models.md, row by row against the code."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ilme
+from ilme.errors import IlmeError
+from ilme.recogniser.loading import FORMATS
+from ilme.recogniser.packing import pack_networks
+from ilme.testing import tiny
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
+COLUMNS = ["kind", "adapt", "transcribe", "tune", "stream", "int8", "GPU", "internal LMs"]
+
+
+def rows() -> dict[str, dict[str, str]]:
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    first = cells.index(COLUMNS)
+    found = {}
+    for row in cells[first + 2 :]:
+        if len(row) != len(COLUMNS):
+            break
+        found[row[0].strip("`")] = dict(zip(COLUMNS, row, strict=True))
+    return found
+
+
+def with_speech(kind: str) -> Any:
+    from ilme.data.features import FrontendConfig
+
+    model = tiny(kind)
+    model.attach(None, FrontendConfig())
+    return model
+
+
+def transformer(name: str) -> Any:
+    pytest.importorskip("transformers")
+    from tests.adapters import tiny as adapters
+
+    return getattr(adapters, name)()
+
+
+MAKE: dict[str, Callable[[], Any]] = {
+    "rnnt": lambda: with_speech("rnnt"),
+    "aed": lambda: with_speech("aed"),
+    "whisper": lambda: transformer("tiny_whisper"),
+    "moonshine": lambda: transformer("tiny_moonshine"),
+    "speech_to_text": lambda: transformer("tiny_speech2text"),
+}
+
+
+def test_the_table_has_every_kind():
+    from ilme.adapters.hub import CLASSES
+    from ilme.models import KINDS
+
+    own = set(KINDS) - {"lm"}
+    assert set(rows()) == own | set(CLASSES) | {"onnx-transducer", "onnx-attention"}
+    assert len(FORMATS) == 6, "a new format of models needs a row"
+    assert all(row[name] == "yes" for row in rows().values() for name in ("adapt", "transcribe", "tune"))
+
+
+@pytest.mark.parametrize("kind", list(MAKE))
+def test_what_a_model_can_do(kind):
+    row, model = rows()[kind], MAKE[kind]()
+    assert model.kind == kind
+    assert row["internal LMs"].split(", ") == list(ilme.internal_lm.available(model))
+    pack_networks(model, (), "int8")  # no error: it can
+    assert row["int8"] == "yes" and row["GPU"] == "yes"
+    assert row["stream"] == ("forward encoders" if hasattr(model, "join") else "no")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="needs the extra onnx")
+@pytest.mark.parametrize("kind", ["onnx-transducer", "onnx-attention"])
+def test_what_an_onnx_model_can_do(kind, request):
+    if kind == "onnx-transducer":
+        from ilme.adapters.onnx_transducer import OnnxTransducer
+
+        model = OnnxTransducer.from_folder(request.getfixturevalue("exported_transducer")[0])
+    else:
+        from ilme.adapters.onnx_attention import OnnxAttention
+
+        model = OnnxAttention.from_folder(request.getfixturevalue("exported_whisper")[0])
+    row = rows()[kind]
+    assert model.kind == kind and row["int8"] == "its files" and row["GPU"] == "no" and row["stream"] == "no"
+    assert row["internal LMs"].split(", ") == list(ilme.internal_lm.available(model))
+    with pytest.raises(IlmeError, match="not packed"):
+        pack_networks(model, (), "int8")
+
+
+def test_what_stands_for_nothing_said_is_each_familys_own():
+    defaults = {kind: ilme.internal_lm.default(make()) for kind, make in MAKE.items()}
+    silent = dict.fromkeys(("whisper", "moonshine", "speech_to_text"), "silence")
+    assert defaults == {"rnnt": "removed", "aed": "removed", **silent}
