@@ -12,7 +12,7 @@ import torch
 from ilme.adapters.openai_whisper import TiktokenTokenizer, find_ranks, read_pt, rename
 from ilme.adapters.whisper_cpp import read_ggml
 from ilme.errors import BadInputError, CheckpointError
-from ilme.recogniser.loading import load_model, options_of
+from ilme.recogniser.loading import load_model
 
 WEIGHTS = os.environ.get("ILME_WHISPER_PT", "")
 CORPORA = Path(os.environ.get("ILME_CORPORA", Path(__file__).parents[2] / ".." / "shared" / "data"))
@@ -126,22 +126,6 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_model(str(tmp_path / "evil.pt"))
     assert not (tmp_path / "touched").exists()
-
-
-def test_models_of_an_unknown_kind(tmp_path):
-    folder = tmp_path / "bert"
-    folder.mkdir()
-    with pytest.raises(CheckpointError, match=r"no config\.json"):
-        load_model(str(folder))
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(BadInputError, match=r"type 'bert'.*moonshine, speech_to_text, whisper"):
-        load_model(str(folder))
-    (folder / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="not JSON"):
-        load_model(str(folder))
-    (folder / "config.json").write_text('{"model_type": "moonshine"}')
-    with pytest.raises(BadInputError, match="neither a language nor a prompt"):
-        options_of(str(folder), language="de")
 
 
 def test_ranks_are_looked_for(tmp_path):

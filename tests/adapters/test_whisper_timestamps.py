@@ -11,7 +11,6 @@ from ilme.adapters.whisper import WhisperOptions  # noqa: E402
 from ilme.adapters.whisper_timestamps import ReadsPastStamps, TimestampRules, stamped_segments  # noqa: E402
 from ilme.fusion import FusionWeights  # noqa: E402
 from ilme.ilm import internal_lm  # noqa: E402
-from ilme.recogniser.domain import Domain, DomainRecogniser  # noqa: E402
 from ilme.recogniser.recogniser import Recogniser  # noqa: E402
 from ilme.testing.contract import check_attention_model  # noqa: E402
 from tests.adapters.tiny import WhisperWords, tiny_whisper, waves  # noqa: E402
@@ -79,10 +78,10 @@ def test_segments_have_times_of_their_own(model):
 
 
 def test_a_transcript_with_time_stamps_and_fusion(model):
+    weights = FusionWeights(lm=0.3, subtracted=0.2)
     internal = internal_lm(model, "zeroed")
-    recogniser = Recogniser(model, lm=Bigram(model.tokens), subtracted=internal)
-    domain = Domain("tiny", weights=FusionWeights(lm=0.3, subtracted=0.2), internal="zeroed")
-    transcript = DomainRecogniser(domain, recogniser).transcribe(waves(1)[0])
+    recogniser = Recogniser(model, lm=Bigram(model.tokens), subtracted=internal, weights=weights)
+    transcript = recogniser.transcribe(waves(1)[0])
     times = [t for s in transcript.segments for t in (s.start, s.end)]
     assert times == sorted(times) and times[-1] <= transcript.seconds + 1e-6
     assert "<|" not in transcript.text

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -204,10 +205,11 @@ class TransformerAED(ABC):
 
     @classmethod
     def make_options(cls, **options: Any) -> Any:
-        try:
-            return cls.options_class(**options)
-        except TypeError as error:
-            raise BadInputError(f"{cls.__name__} has no such option: {error}") from error
+        known = [f.name for f in fields(cls.options_class)]
+        foreign = [name for name in options if name not in known]
+        if foreign:
+            raise BadInputError(f"{cls.__name__} takes no {', '.join(foreign)}; it takes {', '.join(known)}")
+        return cls.options_class(**options)
 
     @property
     def tokens(self) -> Tokens:
