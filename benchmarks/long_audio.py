@@ -43,18 +43,8 @@ def main() -> None:
         for minutes, spoken in zip(args.minutes, args.spoken, strict=True):
             file = Path(folder) / f"{minutes}.flac"
             write(file, args.speech, minutes, spoken)
-            call = [
-                sys.executable,
-                "-m",
-                "benchmarks.long_audio",
-                "--domain",
-                args.domain,
-                "--file",
-                str(file),
-                "--batch",
-                str(args.batch),
-            ]
-            out = subprocess.run(call, check=True, capture_output=True, text=True).stdout
+            call = ["-m", "benchmarks.long_audio", "--domain", args.domain, "--file", file, "--batch", str(args.batch)]
+            out = subprocess.run([sys.executable, *call], check=True, stdout=subprocess.PIPE, text=True).stdout
             found[f"{minutes} minutes"] = {"minutes of speech": spoken, **json.loads(out.splitlines()[-1])}
             print(found, file=sys.stderr, flush=True)
     report = {"command": command(), "commit": commit(), "machine": machine(), "batch": args.batch, **found}

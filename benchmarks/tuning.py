@@ -31,6 +31,7 @@ from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
+from ilme.recogniser.options import Options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
@@ -50,13 +51,19 @@ def main() -> None:
         utterances = read_utterances(Path(options.dev), split=options.split, limit=options.limit)
         parts = Parts(options.model, options.lm, options.subtracted, options.device)
         recogniser = load_recogniser(parts)
-        plain = TransducerOptions(), AttentionOptions(length_normalisation=options.length_normalisation)
-        recogniser.options = plain[0] if recogniser.is_transducer else plain[1]  # the search without guards
+        recogniser.options = unguarded(recogniser, options.length_normalisation)
         rows.append(both(recogniser, utterances, options))
     text = json.dumps({"machine": machine(), "command": command(), "rows": rows}, indent=1, ensure_ascii=False)
     print(text)
     if options.out:
         Path(options.out).write_text(text + "\n", encoding="utf-8")
+
+
+def unguarded(recogniser: Recogniser, length_normalisation: float) -> Options:
+    """The search alone: a guard would hide what is measured."""
+    if recogniser.is_transducer:
+        return TransducerOptions()
+    return AttentionOptions(length_normalisation=length_normalisation)
 
 
 def both(recogniser: Recogniser, utterances: Sequence[Utterance], options: argparse.Namespace) -> dict[str, Any]:

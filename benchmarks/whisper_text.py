@@ -19,7 +19,7 @@ from ilme.data.utterances import read_utterances
 from ilme.data.written_style import domain_lines
 from ilme.lm.case_folding import Folds
 from ilme.recogniser.loading import load_model
-from ilme.workflows.domain_lm import _unwritable
+from ilme.workflows.domain_lm import unwritable
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
     model = load_model(args.model)
     evaluation = [u.text for path in args.exclude for u in read_utterances(path)]
-    text = domain_lines(args.text, never=_unwritable(model), evaluation=evaluation, seed=args.seed)
+    text = domain_lines(args.text, never=unwritable(model), evaluation=evaluation, seed=args.seed)
     lines = list(text.lines)
     random.Random(args.seed).shuffle(lines)
     folds = Folds(model.tokens)

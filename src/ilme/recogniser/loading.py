@@ -130,9 +130,11 @@ def _load_whisper_file(name: str, device: str, dtype: torch.dtype, options: dict
 
 
 def _onnx_kind(name: str) -> str | None:
+    """Which ONNX model a folder holds; None where the weights lie open beside it, which can do more."""
     from ilme.adapters.onnx_session import recognise
 
-    return recognise(name) if Path(name).is_dir() else None
+    folder = Path(name)
+    return recognise(folder) if folder.is_dir() and not any(folder.glob("model*.safetensors")) else None
 
 
 def _load_onnx_transducer(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
@@ -144,11 +146,10 @@ def _load_onnx_transducer(name: str, device: str, dtype: torch.dtype, options: d
 
 
 def _load_onnx_attention(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
-    from ilme.adapters.hub import adapter_class
     from ilme.adapters.onnx_attention import OnnxAttention
 
     _on_cpu(name, device)
-    return OnnxAttention.from_folder(name, adapter_class(name).make_options(**options) if options else None)
+    return OnnxAttention.from_folder(name, options or None)
 
 
 def _is_hub(name: str) -> bool:

@@ -17,7 +17,7 @@ from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
 from ilme.lm.ngram_train import NGramOptions, train_ngram
 from ilme.tokens import Tokens
 
-__all__ = ["LMOptions", "train_domain_lm"]
+__all__ = ["LMOptions", "train_domain_lm", "unwritable"]
 
 SPELLED = 200  # an inventory of fewer units spells words out
 MOST_TOKENS = 0.55  # tokens to a letter; text that needs more is not in a script that the model writes
@@ -94,7 +94,7 @@ def train_domain_lm(
 def _lines(model: Any, text: Sequence[str], evaluation: Sequence[str], options: LMOptions) -> PreparedText:
     lines = domain_lines(
         text,
-        never=_unwritable(model),
+        never=unwritable(model),
         evaluation=evaluation if options.overlap else (),
         cased=options.style in ("restore", "fold"),
         encode=model.tokenizer.encode,
@@ -114,7 +114,7 @@ def _writes_capitals(tokens: Tokens) -> bool:
     return any(p.isupper() for p in pieces) and not any(c.islower() for p in pieces for c in p)
 
 
-def _unwritable(model: Any) -> list[str]:
+def unwritable(model: Any) -> list[str]:
     """Single characters that the model's output layer never puts out, alone or after a space."""
     allowed = getattr(model, "allowed", None)
     if allowed is None:
