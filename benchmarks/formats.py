@@ -25,11 +25,12 @@ from benchmarks.tuning import unguarded
 from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
 from ilme.fusion import FusionWeights
-from ilme.models.packed import Format, pack, packed_copy
+from ilme.models.packed import pack, packed_copy
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
 from ilme.recogniser.options import SearchSettings
 from ilme.recogniser.recogniser import Encoded, Recogniser
+from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.search.rerank import ExactRanking
 
