@@ -13,7 +13,7 @@ from ilme.commands.help import MOST, command_help, shown_options
 from ilme.commands.options import read_command
 
 # Their options are dataclasses of modules that compute.
-NEED_TORCH = {"adapt", "transcribe", "tune", "evaluate", "train rnnt", "train aed", "train lm", "ilm learn"}
+NEED_TORCH = {"tune", "evaluate", "train rnnt", "train aed", "train lm", "ilm learn"}
 
 
 def listed(page: str) -> list[str]:

@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ilme.models.packed import Format, packed_product
+from ilme.models.packed import packed_product
+from ilme.runtime.formats import Format
 
 __all__ = [
     "Cache",

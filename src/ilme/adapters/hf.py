@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
 from ilme.errors import BadInputError
-from ilme.models.packed import Format, worth_packing
+from ilme.models.packed import worth_packing
+from ilme.runtime.formats import Format
 from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.models.packed import Format
-from ilme.workflows.adapt import AdaptOptions
+from ilme.runtime.formats import Format
+from ilme.workflows.options import AdaptOptions
 
 OPTIONS = AdaptOptions()
 SHOWN = {

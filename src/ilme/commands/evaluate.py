@@ -8,9 +8,9 @@ from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
 from ilme.evaluation.tables import Style, main_table, render
-from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions, Processes
 from ilme.recogniser.options import SearchSettings
+from ilme.runtime.formats import Format
 
 DECODING, SEARCH = DecodingOptions(), SearchSettings()
 SHOWN = {

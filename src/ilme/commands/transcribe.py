@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ilme.models.packed import Format
+from ilme.runtime.formats import Format
 
 SHOWN = {
     "transcribe": (

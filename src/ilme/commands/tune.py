@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ilme.commands.progress import say, steps_table, utterance_progress
-from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions
 from ilme.recogniser.options import SearchSettings
+from ilme.runtime.formats import Format
 from ilme.tuning.tuner import TuningOptions
 
 TUNING, DECODING, SEARCH = TuningOptions(), DecodingOptions(), SearchSettings()

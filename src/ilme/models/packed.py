@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from ilme.errors import BadInputError, IlmeError
 from ilme.models.lstm import LSTMStack, LSTMState
 from ilme.models.rows import distinct_rows
+from ilme.runtime.formats import Format
 
 __all__ = [
-    "Format",
     "PackedLSTMStack",
     "PackedLinear",
     "PackingError",
@@ -37,7 +37,6 @@ __all__ = [
     "worth_packing",
 ]
 
-Format = Literal["float32", "bfloat16", "int8"]
 Product = Callable[[Tensor], Tensor]  # (n, inputs) to (n, outputs), both float32
 Network = TypeVar("Network", bound=nn.Module)
 

@@ -20,12 +20,12 @@ from ilme.errors import CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.files import load_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
-from ilme.models.packed import Format
 from ilme.protocols import TokenScorer
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.recogniser.options import TRANSFORMER, Options, default_options, options_from_json, options_to_json
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import file_hash, write_atomically
+from ilme.runtime.formats import Format
 
 __all__ = ["CARD", "INTERNAL", "LM", "Domain", "load_domain"]
 

@@ -15,12 +15,12 @@ from ilme.ilm import internal_lm
 from ilme.ilm.files import is_internal_lm
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.mixture import MixtureScorer
-from ilme.models.packed import Format
 from ilme.protocols import TokenScorer
 from ilme.recogniser.options import Options, SearchSettings, default_options
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import short_hash, weights_file
+from ilme.runtime.formats import Format
 from ilme.tokens import Tokens, check_same_vocabulary
 
 if TYPE_CHECKING:

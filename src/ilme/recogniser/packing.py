@@ -9,7 +9,8 @@ from torch import nn
 
 from ilme.errors import BadInputError
 from ilme.lm.mixture import MixtureScorer
-from ilme.models.packed import Format, pack, worth_packing
+from ilme.models.packed import pack, worth_packing
+from ilme.runtime.formats import Format
 
 __all__ = ["pack_networks", "run_time_parameters", "unmixed"]
 

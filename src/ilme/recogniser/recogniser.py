@@ -23,13 +23,13 @@ from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.calibration import Calibration
-from ilme.models.packed import Format
 from ilme.protocols import AttentionDecoder, CompactMemory, Samples, TokenScorer, Transducer
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.options import Options, default_options, with_beam
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.transcripts import Segment, Transcript
 from ilme.recogniser.windows import Window, is_silent, stream_windows
+from ilme.runtime.formats import Format
 from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import Hypothesis, NBest

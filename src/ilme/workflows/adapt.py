@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
@@ -27,7 +27,6 @@ from ilme.fusion import FusionWeights
 from ilme.ilm import Calibration, internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
-from ilme.models.packed import Format
 from ilme.protocols import InternalLM, TokenScorer
 from ilme.recogniser.cached_decoder import CachedDecoder
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
@@ -38,6 +37,7 @@ from ilme.recogniser.options import Options, default_options
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import replace_folder, write_text
+from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete
 from ilme.tuning.error_surface import as_vector, build_lists
@@ -46,6 +46,7 @@ from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from ilme.workflows.card import card_text
 from ilme.workflows.decoding import read_set
 from ilme.workflows.domain_lm import LMOptions, train_domain_lm
+from ilme.workflows.options import AdaptOptions, Style
 from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
 __all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
@@ -54,50 +55,6 @@ SAFE_DOMAINS = "audiobooks, telephone calls and voice commands"
 LENGTH_OF_TRANSDUCERS = (0.0, 1.5)  # β has to make up for what an LM takes from each label; decoders rank by the mean
 OURS = (CARD, LM, INTERNAL, "card.md", "tuning.json")
 Say = Callable[[str], None]
-Style = Literal["auto", "restore", "fold", "keep", "spoken"]
-
-
-@dataclass(frozen=True)
-class AdaptOptions:
-    """How a model is adapted.
-
-    Attributes:
-        style: What is done about text whose case and punctuation are not the model's. `restore` gives text without
-            case the model's; `fold` makes an LM that passes over case and punctuation; `spoken` writes words as they
-            are said, without case and punctuation; `keep` leaves the text as it is. `auto` is `spoken` for a model
-            whose tokens have no case, else `restore`.
-        order: Order of the n-gram LM.
-        prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
-        internal: The internal LM: a name, or auto to let dev speech choose.
-        normaliser: What is done to texts before errors are counted; auto takes Whisper's own if it is installed.
-        beam: Of every decode; 0 takes the model's own.
-        max_decodes: How often dev may be decoded for the weights.
-        calibration: Utterances over which internal LMs are averaged or learned.
-        overlap: A sentence that shares this many words in a row with dev is left out of the text; 0 leaves none out,
-            for domains where everybody says the same phrases.
-        batch_seconds: Seconds of audio that are decoded at once.
-        smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
-        seed: Of every draw.
-    """
-
-    style: Style = "auto"
-    order: int = 4
-    prune: tuple[int, ...] = (0, 0, 1)
-    internal: str = "auto"
-    normaliser: str = "auto"
-    beam: int = 0
-    max_decodes: int = 4
-    calibration: int = 40
-    overlap: int = 8
-    batch_seconds: float = 240.0
-    smoothing: float = 0.01
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.style not in get_args(Style):
-            raise BadInputError(f"style is one of {', '.join(get_args(Style))}, not {self.style!r}")
-        if self.calibration < 2:
-            raise BadInputError(f"calibration needs at least 2 utterances, got {self.calibration}")
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from ilme.evaluation.metrics import NormaliserName, normaliser
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings, changed
 from ilme.recogniser.packing import run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import Decoder
 from ilme.workflows.decoding import DecoderPlan, Progress, Ray, read_set

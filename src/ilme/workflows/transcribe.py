@@ -25,6 +25,7 @@ from ilme.recogniser.store import identity
 from ilme.recogniser.transcripts import Segment, Transcript, check_format, write_transcript
 from ilme.recogniser.windows import Window, stream_windows
 from ilme.runtime.files import file_hash
+from ilme.workflows.options import TranscribeOptions
 
 __all__ = ["Job", "Outcome", "Output", "TranscribeOptions", "run_job", "transcribe", "transcribe_files"]
 
@@ -32,25 +33,6 @@ BASELINE = "baseline"  # between the name and the suffix of a transcript without
 JOURNAL = ".ilme-transcribe"
 AHEAD = 4  # batches of windows that are read before the next is chosen: enough to find windows of like length
 Progress = Callable[[float, float], None]  # (seconds done, of how many)
-
-
-@dataclass(frozen=True)
-class TranscribeOptions:
-    """How many files are transcribed.
-
-    Attributes:
-        batch_seconds: Seconds of audio that are searched at once.
-        batch_size: Most windows that are searched at once.
-        baseline: Also transcribe with the model as it is, without LM and internal LM.
-    """
-
-    batch_seconds: float = 240.0
-    batch_size: int = 16
-    baseline: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.batch_seconds > 0 or self.batch_size < 1:
-            raise BadInputError(f"a batch needs seconds and size, got {self.batch_seconds} and {self.batch_size}")
 
 
 @dataclass(frozen=True)

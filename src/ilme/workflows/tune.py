@@ -10,11 +10,11 @@ from typing import Any
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import TuningResult, TuningStep
-from ilme.models.packed import Format
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.formats import Format
 from ilme.tuning.tuner import Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
 from ilme.workflows.decoding import DecoderPlan, Progress, Ray, read_set

@@ -1,0 +1,74 @@
+"""The options of whole jobs. They stand apart so that the command line can show them without loading torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ilme.errors import BadInputError
+
+__all__ = ["AdaptOptions", "Style", "TranscribeOptions"]
+
+Style = Literal["auto", "restore", "fold", "keep", "spoken"]
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """How a model is adapted.
+
+    Attributes:
+        style: What is done about text whose case and punctuation are not the model's. `restore` gives text without
+            case the model's; `fold` makes an LM that passes over case and punctuation; `spoken` writes words as they
+            are said, without case and punctuation; `keep` leaves the text as it is. `auto` is `spoken` for a model
+            whose tokens have no case, else `restore`.
+        order: Order of the n-gram LM.
+        prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
+        internal: The internal LM: a name, or auto to let dev speech choose.
+        normaliser: What is done to texts before errors are counted; auto takes Whisper's own if it is installed.
+        beam: Of every decode; 0 takes the model's own.
+        max_decodes: How often dev may be decoded for the weights.
+        calibration: Utterances over which internal LMs are averaged or learned.
+        overlap: A sentence that shares this many words in a row with dev is left out of the text; 0 leaves none out,
+            for domains where everybody says the same phrases.
+        batch_seconds: Seconds of audio that are decoded at once.
+        smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
+        seed: Of every draw.
+    """
+
+    style: Style = "auto"
+    order: int = 4
+    prune: tuple[int, ...] = (0, 0, 1)
+    internal: str = "auto"
+    normaliser: str = "auto"
+    beam: int = 0
+    max_decodes: int = 4
+    calibration: int = 40
+    overlap: int = 8
+    batch_seconds: float = 240.0
+    smoothing: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.style not in get_args(Style):
+            raise BadInputError(f"style is one of {', '.join(get_args(Style))}, not {self.style!r}")
+        if self.calibration < 2:
+            raise BadInputError(f"calibration needs at least 2 utterances, got {self.calibration}")
+
+
+@dataclass(frozen=True)
+class TranscribeOptions:
+    """How many files are transcribed.
+
+    Attributes:
+        batch_seconds: Seconds of audio that are searched at once.
+        batch_size: Most windows that are searched at once.
+        baseline: Also transcribe with the model as it is, without LM and internal LM.
+    """
+
+    batch_seconds: float = 240.0
+    batch_size: int = 16
+    baseline: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.batch_seconds > 0 or self.batch_size < 1:
+            raise BadInputError(f"a batch needs seconds and size, got {self.batch_seconds} and {self.batch_size}")
