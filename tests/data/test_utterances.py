@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from ilme.data.importing import import_corpus
-from ilme.data.utterances import read_utterances
+from ilme.data.utterances import in_memory, read_utterances
 from ilme.errors import BadInputError
 from tests.data.speech_corpora import utterances as spoken
 from tests.data.speech_corpora import write_nemo
@@ -68,3 +68,18 @@ def test_lhotse_cuts(tmp_path: Path) -> None:
         ("c1", "word 1", "ann", 0.5),
     ]
     np.testing.assert_allclose(utterances[1].samples(16000), cuts[1].load_audio()[0], atol=1e-4)
+
+
+def test_audio_in_memory_is_what_each_utterance_reads(tmp_path: Path) -> None:
+    rows = []
+    for i, (seconds, offset) in enumerate([(1.0, 0.0), (0.5, 0.25), (2.0, 0.0)]):
+        samples = np.random.default_rng(i).uniform(-0.5, 0.5, 20000).astype(np.float32)
+        soundfile.write(tmp_path / f"{i}.flac", samples, 8000)
+        rows.append({"audio_filepath": f"{i}.flac", "text": f"{i}", "duration": seconds, "offset": offset})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    listed = read_utterances(tmp_path)
+    read = in_memory(listed, 16000)
+    assert [(u.id, u.text) for u in read] == [(u.id, u.text) for u in listed]
+    for before, after in zip(listed, read, strict=True):
+        assert np.array_equal(after.audio, before.samples(16000))
+        assert np.array_equal(after.samples(16000), after.audio)  # nothing is cut off twice
