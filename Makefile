@@ -1,6 +1,7 @@
 # make setup   the environment .venv with everything the tests need
 # make demo    set up, then the paper's tables from the embedded models and recordings, in about two minutes
-# make test    set up, then lint, types and every test
+# make test    set up, then lint, types and every test but the long attacks
+# make attacks every attack on audio, text, manifests, models and commands
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
 # make docs    the site from docs/, into build/docs, links checked
@@ -15,7 +16,7 @@ ROUNDS ?= 5
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup demo test fuzz lint types format bundle docs clean
+.PHONY: help setup demo test attacks fuzz lint types format bundle docs clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -40,7 +41,10 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not attacks"
+
+attacks: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/attacks
 
 fuzz: setup
 	for round in $$(seq $(ROUNDS)); do \
