@@ -11,6 +11,8 @@ import os
 import torch
 from hypothesis import settings
 
+import ilme  # noqa: F401  (before torch first uses oneDNN: some processors trap what they announce)
+
 torch.set_num_threads(1)
 
 settings.register_profile("fixed", derandomize=True)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ilme.runtime.cpu import avoid_trapped_amx
+
 if TYPE_CHECKING:
     from ilme.fusion import Fusion, FusionWeights
     from ilme.ilm import internal_lm
@@ -66,6 +68,9 @@ __all__ = [
     "transcribe",
     "tune",
 ]
+
+
+avoid_trapped_amx()  # before torch first uses oneDNN
 
 
 def __getattr__(name: str) -> Any:
