@@ -1,0 +1,195 @@
+"""Beam searches as plainly as they can be written: one utterance, one hypothesis and one label at a time.
+
+A beam is a dictionary of label tuples. Every network is run from its start for every sequence, in float64. What the
+searches of `ilme.search` document is what stands here, so narrow beams can be compared too: brute force, which keeps
+everything, cannot see pruning.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from ilme.fusion import fuse
+
+NEVER = -math.inf
+
+
+@dataclass(frozen=True)
+class Found:
+    """One hypothesis and its unweighted components; `path` is what a transducer's search adds over alignments."""
+
+    asr: float
+    path: float
+    lm: float = 0.0
+    subtracted: float = 0.0
+    times: tuple[int, ...] = ()
+
+
+class Follower:
+    """The rows of a scorer after any label sequence, kept by sequence; None scores everything 0."""
+
+    def __init__(self, scorer, size):
+        self.scorer = scorer
+        self.known = {} if scorer is None else {(): scorer.start(1)}
+        self.nothing = [0.0] * size
+
+    def rows(self, labels):
+        if self.scorer is None:
+            return self.nothing
+        if labels not in self.known:
+            self.rows(labels[:-1])
+            self.known[labels] = self.scorer.score(torch.tensor([labels[-1]]), self.known[labels[:-1]][1])
+        return self.known[labels][0][0].tolist()
+
+    def end(self, labels):
+        if self.scorer is None:
+            return 0.0
+        self.rows(labels)
+        return self.scorer.finish(self.known[labels][0])[0].item()
+
+
+def repeats(labels, most, span, passed_over=()):
+    """Whether the last label makes a run of up to `span` labels stand more than `most` times in a row."""
+    if not most or labels[-1] in passed_over:
+        return False
+    heard = [label for label in labels if label not in passed_over]
+    for size in range(1, span + 1):
+        tail = heard[-size * (most + 1) :]
+        if len(tail) == size * (most + 1) and tail == tail[:size] * (most + 1):
+            return True
+    return False
+
+
+def log_add(a, b):
+    return max(a, b) + math.log1p(math.exp(-abs(a - b)))
+
+
+# --- transducers ------------------------------------------------------------------------------------------------------
+
+
+def transducer_beam(model, f, fusion, options, limit=math.inf):
+    """The n-best list of one utterance, f (T, J), as (labels, score, Found), best first."""
+    weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
+    lm = Follower(fusion.lm if weights.lm else None, size)
+    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size)
+    predictions = {(): model.start(1)}
+
+    def prediction(labels):
+        if labels not in predictions:
+            prediction(labels[:-1])
+            predictions[labels] = model.predict(torch.tensor([labels[-1]]), predictions[labels[:-1]][1])
+        return predictions[labels][0]
+
+    def total(labels, found):
+        return fuse(found.path, found.lm, found.subtracted, float(len(labels)), weights)
+
+    def best(beam, count):
+        return dict(sorted(beam.items(), key=lambda item: -total(*item))[:count])
+
+    beam = {(): Found(0.0, 0.0)}
+    for t in range(len(f)):
+        done = {}
+        open_ = beam
+        for symbols in range(options.max_symbols + 1):
+            rows = {y: model.join(f[t : t + 1], prediction(y))[0].double().log_softmax(-1).tolist() for y in open_}
+            for y, found in open_.items():
+                p = rows[y][blank]
+                closed = replace(
+                    found, path=found.path + (1 + weights.lm if options.blank_aware else 1) * p, asr=found.asr + p
+                )
+                if y in done:
+                    there = done[y]
+                    closed = replace(there, path=log_add(there.path, closed.path), asr=log_add(there.asr, closed.asr))
+                done[y] = closed
+            if symbols == options.max_symbols:
+                break
+            totals = sorted((total(y, found) for y, found in done.items()), reverse=True)
+            floor = totals[options.beam - 1] if len(totals) >= options.beam else NEVER
+            longer = {}
+            for y, found in open_.items():
+                if len(y) >= limit:
+                    continue
+                aware = weights.lm * math.log(-math.expm1(rows[y][blank])) if options.blank_aware else 0.0
+                for v in range(size):
+                    if v == blank or repeats((*y, v), options.max_repeats, options.repeat_span):
+                        continue
+                    longer[(*y, v)] = Found(
+                        found.asr + rows[y][v],
+                        found.path + rows[y][v] + aware,
+                        found.lm + lm.rows(y)[v],
+                        found.subtracted + subtracted.rows(y)[v],
+                        (*found.times, t),
+                    )
+            open_ = {y: found for y, found in best(longer, options.beam).items() if total(y, found) > floor}
+        beam = best(done, options.beam)
+    if options.lm_eos:
+        beam = {
+            y: replace(found, lm=found.lm + lm.end(y), subtracted=found.subtracted + subtracted.end(y))
+            for y, found in beam.items()
+        }
+    return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
+
+
+# --- attention decoders -----------------------------------------------------------------------------------------------
+
+
+def attention_beam(model, memory, fusion, options, limit=math.inf):
+    """The n-best list of the one utterance in `memory`, as (labels, score, Found), best first."""
+    weights, eos, size = fusion.weights, model.tokens.eos, len(model.tokens)
+    lm = Follower(fusion.lm if weights.lm else None, size)
+    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size)
+    heard = {(): model.start(memory)}
+    alpha, keep = options.length_normalisation, options.nbest or options.beam
+    limit = min(limit, options.max_length)
+
+    def rows_of(labels):
+        if labels not in heard:
+            rows_of(labels[:-1])
+            heard[labels] = model.step(torch.tensor([labels[-1]]), heard[labels[:-1]][1], memory)
+        return heard[labels][0][0].tolist()
+
+    def total(labels, found):
+        return fuse(found.asr, found.lm, found.subtracted, float(len(labels)), weights)
+
+    def forbidden(labels):
+        looks = [(), options.repeat_ignores] if options.repeat_ignores else [()]
+        return any(repeats(labels, options.max_repeats, options.repeat_span, ignored) for ignored in looks)
+
+    open_ = {(): Found(0.0, 0.0)}
+    ended = {}
+    for step in range(limit + 1):
+        candidates = []  # (score, labels, Found, whether it ends)
+        for y, found in open_.items():
+            rows = rows_of(y)
+            lead = rows[eos] - max(p for v, p in enumerate(rows) if v != eos)
+            if lead >= -options.end_margin or step == limit:
+                end = found
+                if options.lm_eos:
+                    end = replace(end, lm=end.lm + lm.end(y), subtracted=end.subtracted + subtracted.end(y))
+                end = replace(end, asr=end.asr + rows[eos])
+                candidates.append((total(y, end), y, end, True))
+            if step == limit or lead > options.certain_end:
+                continue
+            for v in range(size):
+                if v == eos or forbidden((*y, v)):
+                    continue
+                more = Found(
+                    found.asr + rows[v], 0.0, found.lm + lm.rows(y)[v], found.subtracted + subtracted.rows(y)[v]
+                )
+                candidates.append((total((*y, v), more), (*y, v), more, False))
+        candidates.sort(key=lambda c: -c[0])
+        for score, y, found, ends in candidates[: options.beam]:
+            if ends:
+                ended[y] = (score / (len(y) + 1) ** alpha, found)
+        ended = dict(sorted(ended.items(), key=lambda item: -item[1][0])[:keep])
+        open_ = {y: found for _, y, found, ends in [c for c in candidates if not c[3]][: options.beam]}
+        if not open_ or (options.stop_after and len(ended) >= options.stop_after):
+            break
+        if ended:  # the best ended one, as it would score at the length that the open ones would end with
+            to_beat = max(rank for rank, _ in ended.values()) * (step + 2) ** alpha
+            if max(total(y, found) for y, found in open_.items()) < to_beat - options.stop_margin:
+                break
+    return [(y, rank, found) for y, (rank, found) in ended.items()]
