@@ -106,7 +106,8 @@ def evaluate(
     from ilme.commands.progress import utterance_progress
     from ilme.commands.workers import share_among
     from ilme.errors import UsageError
-    from ilme.recogniser.domain import load_domain
+    from ilme.recogniser.domain import CARD, load_domain
+    from ilme.runtime.files import file_hash
     from ilme.workflows.decoding import Ray
     from ilme.workflows.evaluate import Plan
     from ilme.workflows.evaluate import evaluate as run
@@ -141,6 +142,7 @@ def evaluate(
             search=search,
             decoding=decoding,
             model_options=model_options(language, prompt, ranks),
+            about={"domain": file_hash(Path(model) / CARD)} if domain else None,
             hypotheses=hypotheses,
             processes=processes,
             ray=Ray(ray, workers) if ray else None,

@@ -74,6 +74,7 @@ def transcribe(
         batch_size: Most windows that are searched at once.
     """
     import sys
+    from contextlib import ExitStack
 
     from ilme.commands.models import model_options
     from ilme.commands.progress import seconds_progress
@@ -100,11 +101,14 @@ def transcribe(
     )
     options = TranscribeOptions(batch_seconds, batch_size, baseline)
     files, failed = find_audio(audio), 0
-    output = None if out is None else Output(out, job.describe(), wanted, options, overwrite, processes.rank)
+    several = len(files) > 1
     files = processes.share(files)
-    if output is not None:
-        files = output.left(files)
-    with seconds_progress(processes.rank == 0) as bar:
+    with ExitStack() as held:
+        output = None
+        if out is not None:
+            output = held.enter_context(Output(out, job.describe(), wanted, options, overwrite, processes.rank))
+            files = output.left(files)
+        bar = held.enter_context(seconds_progress(processes.rank == 0))
         for outcome in run_job(job, files, options, bar, ray, workers):
             if outcome.transcript is None:
                 failed += 1
@@ -112,8 +116,9 @@ def transcribe(
             elif output is not None:
                 output.write(outcome)
             else:
+                title = f"{outcome.file.path}: " if several else ""
                 for name in wanted:
                     if outcome.baseline is not None:
-                        print(f"without the domain: {render(outcome.baseline, name)}", end="")
-                    print(render(outcome.transcript, name), end="", flush=True)
+                        print(f"{title}without the domain: {render(outcome.baseline, name)}", end="")
+                    print(f"{title if name == 'txt' else ''}{render(outcome.transcript, name)}", end="", flush=True)
     return 1 if failed else 0

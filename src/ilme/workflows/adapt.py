@@ -38,6 +38,7 @@ from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import replace_folder, write_text
 from ilme.runtime.formats import Format
+from ilme.runtime.locks import only_run
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete
 from ilme.tuning.error_surface import as_vector, build_lists
@@ -123,7 +124,7 @@ def adapt(
         pack_networks(host, (scorer,), format)
     _check_internal(host, options.internal, bool(utterances))
     style = style_for(host, options.style)
-    with replace_folder(out) as folder:
+    with only_run(out), replace_folder(out) as folder:
         report: dict[str, Any] = {"ilme": _version(), "seed": options.seed}
         if scorer is None:
             spoken = [u.text for u in utterances]

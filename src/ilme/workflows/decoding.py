@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
 from ilme.recogniser.options import Options, SearchSettings
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.locks import only_run
 from ilme.tuning.tuner import Decoder
 
-__all__ = ["DecoderPlan", "Progress", "Ray", "read_set"]
+__all__ = ["DecoderPlan", "Progress", "Ray", "held", "read_set"]
 
 Progress = Callable[[int, int], None]  # (utterances done, of how many)
 
@@ -84,6 +85,11 @@ class DecoderPlan:
 
         with RayDecoder(self.make, ray.workers, ray.address) as decoder:
             yield decoder
+
+
+def held(out: Path | None, processes: Processes) -> AbstractContextManager[None]:
+    """Keeps other runs out of an output folder; the processes of one run count as one."""
+    return nullcontext() if out is None or processes.rank else only_run(out)
 
 
 def read_set(source: Any, split: str = "", limit: int = 0) -> list[Utterance]:

@@ -25,7 +25,7 @@ from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import Decoder
-from ilme.workflows.decoding import DecoderPlan, Progress, Ray, read_set
+from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
 
 __all__ = ["Plan", "evaluate", "evaluate_decoder", "measured_system"]
 
@@ -86,6 +86,7 @@ def evaluate(
     search: SearchSettings | None = None,
     decoding: DecodingOptions | None = None,
     model_options: dict[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
     hypotheses: Path | None = None,
     processes: Processes | None = None,
     ray: Ray | None = None,
@@ -109,6 +110,7 @@ def evaluate(
         search: Search options that differ from the model's own.
         decoding: Batches and cache.
         model_options: What the model's own kind takes, such as a language.
+        about: What says which recogniser this is, so that a decode of another in `out` is not continued.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
         processes: Which of several processes this is.
         ray: A Ray cluster that shares the work.
@@ -120,32 +122,28 @@ def evaluate(
     plan = _weighted(plan or Plan(label, "BS"), weights, own)
     folder = None if out is None else out / "decode"
     first = processes.rank == 0
-    if hypotheses is not None:
-        system = measured_system(plan, hypotheses)
-    elif isinstance(model, Recogniser):
-        decoder = SearchDecoder(model, utterances, folder=folder, options=decoding, progress=progress)
-        system = evaluate_decoder(plan, model, decoder, utterances, first=first)
-    else:
-        parts = Parts(str(model), lm, subtracted if plan.weights.subtracted else "", device, format)
-        work = DecoderPlan(
-            parts,
-            tuple(utterances),
-            folder,
-            describe(parts),
-            decoding or DecodingOptions(),
-            search,
-            model_options or {},
-        )
-        recogniser = work.load()
-        if plan.tuning is not None:
-            recogniser.options = changed(recogniser.options, plan.tuning.search)
-            work = replace(work, search=recogniser.options)
-        with work.decoder(processes, progress, ray, recogniser) as shared:
-            system = evaluate_decoder(plan, recogniser, shared, utterances, first=first)
-    title = name or split or (Path(test).stem if isinstance(test, str | Path) else "test")
-    results = Results(title, plan.normaliser, references_of(utterances), (system,))
-    if out is not None and first:
-        results.save(out / "results.json")
+    with held(out, processes):
+        if hypotheses is not None:
+            system = measured_system(plan, hypotheses)
+        elif isinstance(model, Recogniser):
+            decoder = SearchDecoder(
+                model, utterances, folder=folder, about=about, options=decoding, processes=processes, progress=progress
+            )
+            system = evaluate_decoder(plan, model, decoder, utterances, first=first)
+        else:
+            parts = Parts(str(model), lm, subtracted if plan.weights.subtracted else "", device, format)
+            how = decoding or DecodingOptions()
+            work = DecoderPlan(parts, tuple(utterances), folder, describe(parts), how, search, model_options or {})
+            recogniser = work.load()
+            if plan.tuning is not None:
+                recogniser.options = changed(recogniser.options, plan.tuning.search)
+                work = replace(work, search=recogniser.options)
+            with work.decoder(processes, progress, ray, recogniser) as shared:
+                system = evaluate_decoder(plan, recogniser, shared, utterances, first=first)
+        title = name or split or (Path(test).stem if isinstance(test, str | Path) else "test")
+        results = Results(title, plan.normaliser, references_of(utterances), (system,))
+        if out is not None and first:
+            results.save(out / "results.json")
     return results
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from ilme.data.audio import audio_info
 from ilme.data.audio_files import AudioFile, find_audio
@@ -25,6 +26,7 @@ from ilme.recogniser.store import identity
 from ilme.recogniser.transcripts import Segment, Transcript, check_format, write_transcript
 from ilme.recogniser.windows import Window, stream_windows
 from ilme.runtime.files import file_hash
+from ilme.runtime.locks import only_run
 from ilme.workflows.options import TranscribeOptions
 
 __all__ = ["Job", "Outcome", "Output", "TranscribeOptions", "run_job", "transcribe", "transcribe_files"]
@@ -319,7 +321,7 @@ def _in_order(files: Sequence[AudioFile], outcomes: Iterable[Outcome]) -> Iterat
 
 
 class Output:
-    """The folder of transcripts and the journal of what is done.
+    """The folder of transcripts and the journal of what is done; to be used in a `with`, which keeps other runs out.
 
     Args:
         folder: The folder.
@@ -348,14 +350,14 @@ class Output:
         about = {**description, "formats": sorted(formats), "baseline": options.baseline}
         self.journal = folder / JOURNAL / f"{identity(about)}-{rank:04d}.jsonl"
         self.about, self.rank = about, rank
-        self._stream: IO[str] | None = None
+        self._held, self._stream = ExitStack(), cast("IO[str] | None", None)
 
     def __enter__(self) -> Output:
+        self._held.enter_context(only_run(self.folder / JOURNAL / f"{self.rank:04d}"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        self._held.close()
 
     def left(self, files: Sequence[AudioFile]) -> list[AudioFile]:
         """The files that no run with the same settings has finished; an error if another run's would be overwritten."""
@@ -378,7 +380,7 @@ class Output:
             write_transcript(outcome.baseline, self.folder, f"{outcome.file.name}.{BASELINE}", self.formats)
         if self._stream is None:
             self.journal.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self.journal.open("a", encoding="utf-8")
+            self._stream = self._held.enter_context(self.journal.open("a", encoding="utf-8"))
         print(json.dumps({"name": outcome.file.name, "state": _state(outcome.file)}), file=self._stream, flush=True)
 
     def _paths(self, file: AudioFile) -> list[Path]:

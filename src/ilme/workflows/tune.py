@@ -17,7 +17,7 @@ from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.formats import Format
 from ilme.tuning.tuner import Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
-from ilme.workflows.decoding import DecoderPlan, Progress, Ray, read_set
+from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
 
 __all__ = ["tune", "tune_decoder"]
 
@@ -68,20 +68,22 @@ def tune(
         _check_method(options.method, lm, subtracted)
     utterances = read_set(dev, split, limit)
     folder = None if out is None else out / "decodes"
-    if isinstance(model, Recogniser):
-        decoder = SearchDecoder(model, utterances, folder=folder, options=decoding, progress=progress)
-        result = tune_decoder(decoder, model, utterances, options)
-    else:
-        parts = Parts(str(model), lm, "" if options.method in ("BS", "SF") else subtracted, device, format)
-        about = describe(parts) | {"dev": str(dev) if isinstance(dev, str | Path) else ""}
-        plan = DecoderPlan(
-            parts, tuple(utterances), folder, about, decoding or DecodingOptions(), search, model_options or {}
-        )
-        recogniser = plan.load()
-        with plan.decoder(processes, progress, ray, recogniser) as shared:
-            result = tune_decoder(shared, recogniser, utterances, options)
-    if out is not None and processes.rank == 0:
-        result.save(out / "tuning.json")
+    with held(out, processes):
+        if isinstance(model, Recogniser):
+            decoder = SearchDecoder(
+                model, utterances, folder=folder, options=decoding, processes=processes, progress=progress
+            )
+            result = tune_decoder(decoder, model, utterances, options)
+        else:
+            parts = Parts(str(model), lm, "" if options.method in ("BS", "SF") else subtracted, device, format)
+            about = describe(parts) | {"dev": str(dev) if isinstance(dev, str | Path) else ""}
+            how = decoding or DecodingOptions()
+            plan = DecoderPlan(parts, tuple(utterances), folder, about, how, search, model_options or {})
+            recogniser = plan.load()
+            with plan.decoder(processes, progress, ray, recogniser) as shared:
+                result = tune_decoder(shared, recogniser, utterances, options)
+        if out is not None and processes.rank == 0:
+            result.save(out / "tuning.json")
     return result
 
 

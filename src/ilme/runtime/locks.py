@@ -1,0 +1,58 @@
+"""One run at a time for one output: the second is refused with a line that says why."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ilme.errors import BadInputError
+
+__all__ = ["only_run"]
+
+
+@contextmanager
+def only_run(output: Path) -> Iterator[None]:
+    """Holds `output`, a folder that is written or replaced, for this process; an error if another holds it.
+
+    The lock is a hidden file beside it, `.NAME.lock`, that goes with the run. The system lets go of it when the process
+    ends, however it ends. Where a file system knows no locks, nothing is held.
+    """
+    file = output.parent / f".{output.name}.lock"
+    held = _take(file)
+    if held is None:
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            file.unlink()
+        os.close(held)
+
+
+def _take(file: Path) -> int | None:
+    """The locked file, open; None where locks are not known."""
+    while True:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            number = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # a place that cannot be written: the writer says so, better
+            return None
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(number)
+            raise BadInputError(
+                f"another run is writing {file.parent / file.name[1:-5]}; wait until it has ended, or choose another "
+                "place with --out"
+            ) from None
+        except OSError:
+            os.close(number)
+            return None
+        with suppress(FileNotFoundError):
+            if os.fstat(number).st_ino == file.stat().st_ino:
+                return number
+        os.close(number)  # a run that ended just now took the file away: once more
