@@ -6,7 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,11 +14,13 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnx")
 
 from ilme.adapters.onnx_session import recognise
-from ilme.adapters.onnx_transducer import BpeTokenizer, OnnxTransducer, PieceTokenizer, over_the_edges, read_tokens
+from ilme.adapters.onnx_transducer import BpeTokenizer, OnnxTransducer, PieceTokenizer, read_tokens
 from ilme.errors import CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
+from ilme.runtime.state import select
 from ilme.search.transducer import TransducerOptions, TransducerSearch
+from ilme.testing import check_transducer
 from tests.adapters.onnx_exports import PIECES
 from tests.adapters.tiny import waves
 
@@ -82,12 +83,21 @@ def read_tokens_of(pieces):
     return Tokens(tuple(pieces), blank=0, unk=2)
 
 
-def test_features_have_as_many_frames_as_kaldi_without_snip_edges(exported):
-    model = OnnxTransducer.from_folder(exported[0])
-    for size in (16_000, 16_079, 16_080, 5_333):
-        _, lengths = model.features([np.random.default_rng(0).standard_normal(size).astype(np.float32)])
-        assert lengths.tolist() == [(size + 80) // 160]
-    assert len(over_the_edges(np.ones(10, np.float32))) >= 400
+def test_features_are_those_that_the_encoders_file_asks_for(folder):
+    audio = waves(2)
+    model = OnnxTransducer.from_folder(folder)
+    assert model.rate == 16_000 and model.features(audio)[1].tolist() == [(len(a) + 80) // 160 for a in audio]
+    say(folder / "encoder.onnx", snip_edges="1", least_frames="4")
+    model = OnnxTransducer.from_folder(folder)
+    assert model.features([*audio, audio[0][:9]])[1].tolist() == [*((len(a) - 400) // 160 + 1 for a in audio), 4]
+    say(folder / "encoder.onnx", sample_rate="8000", high_freq="3600")
+    assert OnnxTransducer.from_folder(folder).rate == 8000
+    say(folder / "encoder.onnx", num_mel_bins="40")
+    with pytest.raises(CheckpointError, match="reads 80 features a frame; 40 filter banks are made here"):
+        OnnxTransducer.from_folder(folder)
+    say(folder / "encoder.onnx", sample_rate="many")
+    with pytest.raises(CheckpointError, match="sample_rate must be a whole number"):
+        OnnxTransducer.from_folder(folder)
 
 
 def test_damaged_folders(tmp_path):
@@ -142,10 +152,52 @@ def test_context_size_is_read_and_checked(folder):
 
 def test_graphs_of_another_form_are_refused(folder):
     shutil.copy(folder / "joiner.onnx", folder / "decoder.onnx")
-    with pytest.raises(CheckpointError, match=r"is no stateless decoder .* Streaming exports"):
+    with pytest.raises(CheckpointError, match=r"is no decoder .* Streaming exports"):
         OnnxTransducer.from_folder(folder)
     shutil.copy(folder / "joiner.onnx", folder / "encoder.onnx")
     with pytest.raises(CheckpointError, match="is no encoder of an icefall transducer"):
+        OnnxTransducer.from_folder(folder)
+
+
+def write_stateful(path: Path, first: int | str = "N", size: int = 3, made: int = 3) -> None:
+    """A decoder whose state counts, in `size` numbers, the labels so far; it gives back `made` of them."""
+    from ilme.adapters.onnx_writer import Graph
+
+    graph = Graph()
+    after = graph.add("Add", "state_0", torch.ones(1))
+    counted = graph.add("Expand", graph.add("ReduceMean", after, axes=[1]), [1, 6])
+    new = graph.add("Slice", after, [0], [made], [1])
+    decoder = graph.finish(
+        inputs={"y": ["N", 1], "state_0": [first, size]},
+        outputs={"decoder_out": (counted, ["N", 6]), "next_state_0": (new, ["N", made])},
+        metadata={},
+        whole=("y",),
+    )
+    path.write_bytes(decoder.SerializeToString())
+
+
+def test_a_decoder_with_a_state(folder):
+    write_stateful(folder / "decoder.onnx")
+    model = OnnxTransducer.from_folder(folder)
+    assert (model.context, model.width) == (1, 6)
+    g, state = model.start(2)
+    assert torch.equal(g, torch.ones(2, 6)), "the blank has been read"
+    g, state = model.predict(torch.tensor([3, 4]), state)
+    swapped = select(state, torch.tensor([1, 0, 1]))
+    g, state = model.predict(torch.tensor([3, 4, 5]), swapped)
+    assert torch.equal(g, 3 * torch.ones(3, 6))
+    check_transducer(model, *model.features(waves(2)), labels=[3, 7])
+
+
+def test_states_that_a_search_cannot_keep_are_refused(folder):
+    write_stateful(folder / "decoder.onnx", first=2)
+    with pytest.raises(CheckpointError, match=r"a state \(2, 3\) must be free in the first size"):
+        OnnxTransducer.from_folder(folder)
+    write_stateful(folder / "decoder.onnx", made=2)
+    with pytest.raises(CheckpointError, match=r"reads states of sizes \[\(3,\)\], but gives \[\(2,\)\]"):
+        OnnxTransducer.from_folder(folder)
+    write_stateful(folder / "decoder.onnx", size=10**7 + 1)
+    with pytest.raises(CheckpointError, match=r"numbers in a state .* from 1 to 10000000"):
         OnnxTransducer.from_folder(folder)
 
 

@@ -4,36 +4,37 @@
     internal = TransducerInternalLM(model)
 
     encoder   x (N, T, 80), x_lens (N,)          → encoder_out (N, T', J), encoder_out_lens (N,)
-    decoder   y (N, context)                     → decoder_out (N, J)
+    decoder   y (N, context), states             → decoder_out (N, J), new states
     joiner    encoder_out (N, J), decoder_out (N, J) → logit (N, V)
 
 The exported encoder and decoder hold their projections, biases included, so the joiner with zeros for `encoder_out` is
-the internal LM's J(g) with f_t and b_e both gone (Eqs. 24–26). The decoder is stateless: it reads the last few labels.
+the internal LM's J(g) with f_t and b_e both gone (Eqs. 24–26). icefall's decoders have no state and read the last few
+labels; one that `ilme export onnx` made of an LSTM reads one label and its states, each (N, …).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ilme.adapters.onnx_frames import Frames, number
 from ilme.adapters.onnx_session import OnnxGraph, find_graph, whole
 from ilme.data.audio import Samples
-from ilme.data.features import Frontend, FrontendConfig
+from ilme.data.features import Frontend
 from ilme.errors import BadInputError, CheckpointError
 from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["BpeTokenizer", "OnnxTransducer", "PieceTokenizer", "read_tokens"]
 
-# icefall's features: 80 Kaldi filter banks of 25 ms every 10 ms, neither stacked nor normalised.
-FEATURES = FrontendConfig(stack=1, stride=1, normalisation="none")
 SPACE = "▁"
 LONGEST_CONTEXT = 64  # labels; icefall's decoders read one or two
+LARGEST_STATE = 10**7  # numbers
 APART = "they do not belong together"
 
 
@@ -122,7 +123,6 @@ class OnnxTransducer:
     """
 
     kind = "onnx-transducer"
-    rate = FEATURES.rate
     window = 30.0  # seconds of audio at once; these encoders have no limit of their own
 
     def __init__(
@@ -142,16 +142,18 @@ class OnnxTransducer:
         self.device = torch.device("cpu")
         self._encoder, self._decoder, self._joiner = (OnnxGraph(path, threads) for path in (encoder, decoder, joiner))
         _check_form(self._encoder, "encoder", inputs=(3, 1), outputs=2)
-        _check_form(self._decoder, "stateless decoder", inputs=(2,), outputs=1)
         _check_form(self._joiner, "joiner", inputs=(2, 2), outputs=1)
-        mels = next(iter(self._encoder.inputs.values()))[2]
-        if mels not in (None, FEATURES.mel_bins):
+        self._frames = Frames.read(self._encoder.metadata, encoder)
+        mels, banks = next(iter(self._encoder.inputs.values()))[2], self._frames.banks
+        if mels not in (None, banks.mel_bins):
             raise CheckpointError(
-                f"{encoder} reads {mels} features a frame; {FEATURES.mel_bins} filter banks are made here"
+                f"{encoder} reads {mels} features a frame; {banks.mel_bins} filter banks are made here"
             )
+        self.rate = banks.rate
+        self._frontend = Frontend(banks)
+        self._states = self._state_sizes()
         self.context = self._context_size()
-        self._frontend = Frontend(FEATURES)
-        self.width = self._predict(torch.full((1, self.context), tokens.blank)).shape[1]
+        self.width = self._check_states()
         size = self.join(None, torch.zeros(1, self.width)).shape[1]
         if size != len(tokens):
             raise CheckpointError(f"{joiner} has {size} outputs, the inventory {len(tokens)}: {APART}")
@@ -170,8 +172,8 @@ class OnnxTransducer:
         return cls(files[0], files[1], files[2], tokens, threads, tokenizer)
 
     def features(self, audio: Sequence[Samples]) -> tuple[Tensor, Tensor]:
-        """Kaldi filter banks (B, T, 80) with frames over the edges, as icefall makes them, and lengths (B,)."""
-        return self._frontend([over_the_edges(a) for a in audio])
+        """Kaldi filter banks (B, T, 80) as the encoder's file asks for, and lengths (B,)."""
+        return self._frontend([self._frames.prepare(a) for a in audio])
 
     def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         if not self._encoder.scales_by_batch:
@@ -181,32 +183,53 @@ class OnnxTransducer:
         return padded, torch.cat([sizes for _, sizes in alone])
 
     def _listen(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        out, sizes = _call(self._encoder, features, lengths)
+        out, sizes = _call(self._encoder, features, lengths, outputs=2)
         return out.float(), sizes.to(torch.int64)
 
     def start(self, n: int) -> tuple[Tensor, State]:
-        context = torch.full((n, self.context), self.blank, dtype=torch.int64)
-        return self._predict(context), context
+        states = tuple(torch.zeros(n, *size) for size in self._states)
+        return self._predict(torch.full((n, self.context), self.blank, dtype=torch.int64), states)
 
     def predict(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        context = torch.cat([state[:, 1:], labels[:, None]], 1)
-        return self._predict(context), context
+        context, *states = state
+        return self._predict(torch.cat([context[:, 1:], labels[:, None]], 1), states)
 
     def join(self, f: Tensor | None, g: Tensor) -> Tensor:
         acoustic = torch.zeros_like(g) if f is None else f.expand_as(g)
         return _call(self._joiner, acoustic, g)[0].float()
 
-    def _predict(self, context: Tensor) -> Tensor:
-        return _call(self._decoder, context)[0].float().reshape(len(context), -1)
+    def _predict(self, context: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, State]:
+        """g (n, J) of the last labels (n, context) and the decoder's states; the state is both."""
+        g, *states = _call(self._decoder, context, *states, outputs=1 + len(self._states))
+        return g.float().reshape(len(context), -1), (context, *(x.float() for x in states))
+
+    def _state_sizes(self) -> list[tuple[int, ...]]:
+        """The size of each of the decoder's states for one label sequence; none if it is stateless."""
+        graph = self._decoder
+        shapes = list(graph.inputs.values())[1:]
+        _check_form(graph, "decoder", inputs=(2, *map(len, shapes)), outputs=1 + len(shapes))
+        sizes = [tuple(d for d in shape[1:] if d is not None) for shape in shapes]
+        for shape, size in zip(shapes, sizes, strict=True):
+            if shape != (None, *size):
+                raise CheckpointError(f"{graph.path}: a state {shape} must be free in the first size, and only there")
+            whole(math.prod(size), f"{graph.path}: the numbers in a state {shape}", 1, LARGEST_STATE)
+        return sizes
+
+    def _check_states(self) -> int:
+        """The size of g; an error unless the decoder gives back states of the sizes that it reads."""
+        g, (_, *states) = self.start(1)
+        made = [tuple(x.shape[1:]) for x in states]
+        if made != self._states:
+            raise CheckpointError(f"{self._decoder.path} reads states of sizes {self._states}, but gives {made}")
+        return g.shape[1]
 
     def _context_size(self) -> int:
         """How many labels the decoder reads: from its metadata, or from its input's shape."""
-        path, (shape,) = self._decoder.path, self._decoder.inputs.values()
+        path, shape = self._decoder.path, next(iter(self._decoder.inputs.values()))
         written = self._decoder.metadata.get("context_size")
         if written is None:
             return whole(shape[1], f"{path}: the context of its input {shape}", 1, LONGEST_CONTEXT)
-        found = int(written) if re.fullmatch("[0-9]{1,9}", written) else written
-        size = whole(found, f"{path}: context_size", 1, LONGEST_CONTEXT)
+        size = int(number(written, f"{path}: context_size", 1, LONGEST_CONTEXT))
         if shape[1] not in (None, size):
             raise CheckpointError(f"{path} says context_size={size}, but reads {shape[1]} labels")
         return size
@@ -219,24 +242,13 @@ def _check_form(graph: OnnxGraph, what: str, inputs: tuple[int, ...], outputs: i
         found = ", ".join(f"{name} {shape}" for name, shape in graph.inputs.items())
         raise CheckpointError(
             f"{graph.path} is no {what} of an icefall transducer: its inputs are {found}. Streaming exports, whose "
-            "encoder takes states, and decoders with a state are not supported; export the model for whole utterances"
+            "encoder takes states, are not supported; export the model for whole utterances"
         )
 
 
-def _call(graph: OnnxGraph, *given: Tensor) -> list[Tensor]:
-    """The first two outputs (or the only one) for the inputs in their order; exports differ in the names."""
-    return graph.run(dict(zip(graph.inputs, given, strict=True)), list(graph.outputs)[:2])
-
-
-def over_the_edges(samples: Samples) -> Samples:
-    """Mirrors both ends so that frames lie centred on every 10 ms, as Kaldi does without `snip_edges`."""
-    window, hop = FEATURES.window_samples, FEATURES.hop_samples
-    frames = max((len(samples) + hop // 2) // hop, 1)
-    left = window // 2 - hop // 2
-    right = max((frames - 1) * hop + window - left - len(samples), 0)
-    if len(samples) <= max(left, right):
-        samples = np.pad(samples, (0, max(left, right) + 1 - len(samples)))
-    return np.pad(samples, (left, right), mode="symmetric")
+def _call(graph: OnnxGraph, *given: Tensor, outputs: int = 1) -> list[Tensor]:
+    """The first outputs for the inputs in their order; exports differ in the names."""
+    return graph.run(dict(zip(graph.inputs, given, strict=True)), list(graph.outputs)[:outputs])
 
 
 def read_tokens(path: Path) -> Tokens:
@@ -251,12 +263,12 @@ def read_tokens(path: Path) -> Tokens:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8: {error}") from error
     names: dict[int, str] = {}
-    for number, line in enumerate(lines, 1):
+    for at, line in enumerate(lines, 1):
         if not line.strip():
             continue
         piece, _, index = line.strip().rpartition(" ")
         if not re.fullmatch("[0-9]{1,9}", index) or int(index) in names:
-            raise CheckpointError(f"{path}, line {number}: expected a piece and an id of its own, got {line!r:.60}")
+            raise CheckpointError(f"{path}, line {at}: expected a piece and an id of its own, got {line!r:.60}")
         names[int(index)] = piece.strip() or " "
     if not names or sorted(names) != list(range(len(names))):
         raise CheckpointError(f"{path}: ids must run from 0 to {max(len(names) - 1, 0)} without gaps")
