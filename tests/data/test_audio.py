@@ -96,7 +96,7 @@ def test_unusable_audio_has_a_reason(tmp_path: Path) -> None:
     text.write_text("this is no audio")
     nothing = write(tmp_path, "wav", np.zeros(0, np.float32))
     assert reason(tmp_path / "absent.wav") == "missing"
-    assert reason(tmp_path) == "missing"
+    assert reason(tmp_path) == "not a file"
     assert reason(empty_file) == "zero bytes"
     assert reason(text) == "not audio"
     assert reason(nothing) == "empty"

@@ -7,9 +7,13 @@ can list it.
 
 from __future__ import annotations
 
-import math
+import errno
+import os
 import re
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,18 +29,36 @@ __all__ = [
     "Samples",
     "audio_file",
     "audio_info",
+    "check_finite",
     "cut_off",
     "load_audio",
+    "mono",
     "read_audio",
+    "read_blocks",
     "resample",
+    "resampling_ratio",
     "to_int16",
 ]
 
 Samples: TypeAlias = NDArray[np.float32]
 AudioSource: TypeAlias = "str | Path | NDArray[Any] | Any"  # a path, an array, or a torch tensor
 
+LOWEST_RATE, HIGHEST_RATE = 1_000, 768_000  # samples a second; a header with another rate is damaged, or no speech's
+MOST_CHANNELS = 256
+LOUDEST = 2.0**31  # the largest sample of a file whose floats were never divided by their full scale
+BLOCK = 1 << 24  # samples, over all channels, that are read at once: what a header promises is never allocated unseen
+LONGEST_PHASE = 1 << 16  # of the resampler, whose filter has 20 times as many taps
+
 _OGG_LAST_PAGE = 0x04  # header type flag of the page that ends a stream (RFC 3533, section 6)
 _OGG_PAGE_LIMIT = 65307 + 512  # a page is at most 65,307 bytes; the rest allows for a tag appended after it
+_RATES = f"{LOWEST_RATE:,} to {HIGHEST_RATE:,} samples a second"
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 # What programs that wrote to a pipe leave in a WAV header in place of the size.
 _UNKNOWN_SIZES = {0, 0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF}
 
@@ -45,8 +67,8 @@ class AudioError(BadInputError):
     """Audio that cannot be used.
 
     Attributes:
-        reason: `missing`, `zero bytes`, `not audio`, `truncated`, `unreadable`, `empty`, `too short`, `not finite`
-            or `bad shape`.
+        reason: `missing`, `not a file`, `zero bytes`, `not audio`, `bad header`, `truncated`, `unreadable`, `empty`,
+            `too short`, `not finite` or `bad shape`.
     """
 
     def __init__(self, message: str, reason: str = "unreadable") -> None:
@@ -95,16 +117,33 @@ def load_audio(
     else:
         name = "the array"
         samples, found_rate = _from_array(source), source_rate or rate
-    mono = samples[0] if len(samples) == 1 else samples.mean(axis=0, dtype=np.float32)
-    if not np.isfinite(mono).all():
-        count = int((~np.isfinite(mono)).sum())
-        raise AudioError(f"{name} holds {count} NaN or infinite samples, of {mono.size}", "not finite")
-    if mono.size == 0:
+        if not LOWEST_RATE <= found_rate <= HIGHEST_RATE:
+            raise AudioError(f"source_rate must be {_RATES}, not {found_rate}", "bad header")
+    wave = mono(samples, axis=0)
+    check_finite(wave, name)
+    if wave.size == 0:
         raise AudioError(f"{name} holds no samples", "empty")
-    seconds = mono.size / found_rate
+    seconds = wave.size / found_rate
     if seconds < shortest:
         raise AudioError(f"{name} lasts {seconds:.4f} s; at least {shortest:.4f} s are needed", "too short")
-    return resample(mono, found_rate, rate)
+    return resample(wave, found_rate, rate)
+
+
+def check_finite(samples: Samples, name: str, where: str = "") -> None:
+    """An error where samples (N,) are no numbers, or so large that features of them would not be."""
+    with np.errstate(invalid="ignore"):
+        bad = int(np.count_nonzero(~(np.abs(samples) <= LOUDEST)))
+    if bad:
+        what = "absurdly large" if np.isfinite(samples).all() else "NaN or infinite"
+        raise AudioError(f"{name} holds {bad} {what} samples{where}, of {samples.size}", "not finite")
+
+
+def mono(samples: Samples, axis: int) -> Samples:
+    """The mean of the channels, which are on this axis."""
+    if samples.shape[axis] == 1:
+        return samples.squeeze(axis)
+    with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` finds them
+        return np.asarray(samples.mean(axis=axis, dtype=np.float32))
 
 
 def resample(samples: NDArray[np.float32], source_rate: int, rate: int) -> Samples:
@@ -115,9 +154,18 @@ def resample(samples: NDArray[np.float32], source_rate: int, rate: int) -> Sampl
         return np.ascontiguousarray(samples, dtype=np.float32)
     from scipy.signal import resample_poly
 
-    common = math.gcd(source_rate, rate)
-    resampled = resample_poly(samples, rate // common, source_rate // common, axis=-1)
-    return np.ascontiguousarray(resampled, dtype=np.float32)
+    up, down = resampling_ratio(source_rate, rate)
+    return np.ascontiguousarray(resample_poly(samples, up, down, axis=-1), dtype=np.float32)
+
+
+def resampling_ratio(source_rate: int, rate: int) -> tuple[int, int]:
+    """(up, down), neither above LONGEST_PHASE. Rates that need more get the nearest ratio: off by 1 in 10⁹ at most."""
+    exact = Fraction(rate, source_rate)
+    if rate <= source_rate:
+        near = exact.limit_denominator(LONGEST_PHASE)
+    else:
+        near = 1 / (1 / exact).limit_denominator(LONGEST_PHASE)
+    return near.numerator, near.denominator
 
 
 def audio_info(path: str | Path) -> AudioInfo:
@@ -128,38 +176,80 @@ def audio_info(path: str | Path) -> AudioInfo:
 
 def read_audio(path: str | Path) -> tuple[Samples, int]:
     """All samples (channels, N) of a file, in [-1, 1], and its rate. A file that was cut off is an error."""
-    import soundfile
-
     path = Path(path)
     with audio_file(path) as file:
-        promised, header = int(file.frames), str(file.extra_info)
-        try:
-            samples = file.read(dtype="float32", always_2d=True)
-        except (soundfile.SoundFileError, RuntimeError) as error:
-            raise AudioError(f"{path} breaks off or is damaged: {error}", "truncated") from error
-        rate = int(file.samplerate)
+        promised, header, rate = int(file.frames), str(file.extra_info), int(file.samplerate)
+        blocks = list(read_blocks(file, path, BLOCK // int(file.channels)))
+        samples = np.concatenate(blocks) if blocks else np.zeros((0, int(file.channels)), np.float32)
     missing = cut_off(path, promised, len(samples), header)
     if missing:
         raise AudioError(f"{path} is cut off: {missing}. Fetch or convert it again.", "truncated")
     return np.ascontiguousarray(samples.T), rate
 
 
+def read_blocks(file: Any, path: Path, frames: int) -> Iterator[Samples]:
+    """What is left of an open file as blocks (`frames`, channels); the last is shorter."""
+    import soundfile
+
+    while True:
+        try:
+            samples = file.read(frames, dtype="float32", always_2d=True)
+        except (soundfile.SoundFileError, RuntimeError) as error:
+            raise AudioError(f"{path} breaks off or is damaged: {error}", "truncated") from error
+        if not len(samples):
+            return
+        yield samples
+
+
 def audio_file(path: str | Path) -> Any:
-    """The open file, for soundfile; an error that says what is wrong with it otherwise."""
+    """The open file, for soundfile; an error that says what is wrong with it otherwise.
+
+    Only regular files are opened: a pipe would wait for a writer for ever. Rate and channels are checked.
+    """
     path = Path(path)
-    if not path.is_file():
-        raise AudioError(f"there is no file {path}", "missing")
-    if path.stat().st_size == 0:
+    size, start = _look_at(path)
+    if size == 0:
         raise AudioError(f"{path} has zero bytes", "zero bytes")
     import soundfile
 
+    # Bytes take any name, and a whole path is never "-", which libsndfile takes for stdin.
+    whole = os.path.abspath(path)  # noqa: PTH100  (links stay as they were named)
     try:
-        return soundfile.SoundFile(path)
+        file = soundfile.SoundFile(whole if os.name == "nt" else os.fsencode(whole))
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         # A bare .raw file has no header, and soundfile asks for its rate with a TypeError.
-        if path.open("rb").read(4) == b"OggS" and _ogg_missing(path):
+        if start == b"OggS" and _ogg_missing(path):
             raise AudioError(f"{path} is cut off: {_ogg_missing(path)}", "truncated") from error
-        raise AudioError(f"{path} cannot be read as audio: {error}", "not audio") from error
+        why = str(error).removeprefix(f"Error opening {os.fsencode(whole)!r}: ")
+        raise AudioError(f"{path} cannot be read as audio: {why}", "not audio") from error
+    rate, channels = int(file.samplerate), int(file.channels)
+    if LOWEST_RATE <= rate <= HIGHEST_RATE and 1 <= channels <= MOST_CHANNELS and file.frames >= 0:
+        return file
+    file.close()
+    raise AudioError(
+        f"the header of {path} gives {rate} samples a second in {channels} channels, and {_RATES} in at most "
+        f"{MOST_CHANNELS} can be used. If the recording is right, convert it.",
+        "bad header",
+    )
+
+
+def _look_at(path: Path) -> tuple[int, bytes]:
+    """The size and the first four bytes of a regular file that may be read; an error for anything else."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((name for test, name in _KINDS if test(status.st_mode)), "not a file")
+            raise AudioError(f"{path} is {kind}; name an audio file", "not a file")
+        with path.open("rb") as file:
+            return status.st_size, file.read(4)
+    except ValueError as error:  # a zero byte in the name
+        if isinstance(error, AudioError):
+            raise
+        raise AudioError(f"there is no file {str(path)!r}: {error}", "missing") from error
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise AudioError(f"there is no file {path}", "missing") from error
+        raise AudioError(f"{path} cannot be opened: {error.strerror or error}", "unreadable") from error
 
 
 def cut_off(path: Path, promised: int, found: int, header: str) -> str:
@@ -193,9 +283,10 @@ def _ogg_missing(path: Path) -> str:
 
 def _from_array(source: Any) -> Samples:
     """(channels, N) float32 of an array or tensor."""
-    if hasattr(source, "detach"):
-        source = source.detach().cpu().numpy()
-    array = np.asarray(source)
+    try:
+        array = np.asarray(source.detach().cpu().float().numpy() if hasattr(source, "detach") else source)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise AudioError(f"the samples are no array of numbers: {error}", "bad shape") from error
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,37 +31,44 @@ class AudioFile:
 def find_audio(patterns: Sequence[str | Path]) -> list[AudioFile]:
     """The files that names, folders and globs (`**` included) stand for, in their order, none twice.
 
-    A file that is named and does not exist is among them: it fails on its own when it is read.
+    What cannot be read, or stands for nothing, is among them under its own name: it fails when it is read, and costs no
+    other file its transcript.
 
     Raises:
-        BadInputError: A folder or a glob without an audio file.
+        BadInputError: Nothing was named, or folders and globs alone without one audio file.
     """
-    found: dict[Path, None] = {}
-    for pattern in map(str, patterns):
-        found.update(dict.fromkeys(_matches(pattern)))
-    paths = list(found)
-    if not paths:
-        raise BadInputError("no audio was given: name files, folders or globs")
-    whole = [Path(os.path.abspath(p)) for p in paths]  # noqa: PTH100  (links stay as they were named)
+    matches = {pattern: _matches(pattern) for pattern in map(str, patterns)}
+    if not any(matches.values()):
+        what = "no audio was given: name files, folders or globs"
+        raise BadInputError("; ".join(map(_nothing, matches)) or what)
+    named = (path for pattern, found in matches.items() for path in found or [Path(pattern)])
+    whole = dict[Path, Path]()  # as it was named, by its place
+    for path in named:
+        whole.setdefault(Path(os.path.abspath(path)), path)  # noqa: PTH100  (links stay as they were named)
     root = Path(os.path.commonpath([p.parent for p in whole]))
     names = [p.relative_to(root) for p in whole]
     shared = Counter(n.with_suffix("") for n in names)
-    return [
-        AudioFile(path, (n if shared[n.with_suffix("")] > 1 else n.with_suffix("")).as_posix())
-        for path, n in zip(paths, names, strict=True)
-    ]
+    short = [n if shared[n.with_suffix("")] > 1 else n.with_suffix("") for n in names]
+    if len(set(short)) < len(names):  # a.wav, a.flac and a.wav.mp3
+        short = names
+    return [AudioFile(path, n.as_posix()) for path, n in zip(whole.values(), short, strict=True)]
 
 
 def _matches(pattern: str) -> list[Path]:
+    """Empty for a folder without audio and for a glob or a name that stands for nothing."""
+    if not pattern:
+        return []  # not the current folder
     path = Path(pattern)
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES and p.is_file())
-        if not files:
-            raise BadInputError(f"{path} holds no audio file ({', '.join(AUDIO_SUFFIXES)})")
-        return files
-    if path.exists() or not glob.has_magic(pattern):
+    if os.path.isdir(path):  # noqa: PTH112  (unlike Path.is_dir, False for a name that is too long)
+        named: Iterable[Path] = (p for p in path.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
+    elif os.path.lexists(path) or not glob.has_magic(pattern):
         return [path]
-    files = sorted(p for p in map(Path, glob.iglob(pattern, recursive=True)) if p.is_file())  # noqa: PTH207
-    if not files:
-        raise BadInputError(f"no file matches {pattern}")
-    return files
+    else:
+        named = map(Path, glob.iglob(pattern, recursive=True))  # noqa: PTH207
+    return sorted(p for p in named if not os.path.isdir(p))  # noqa: PTH112
+
+
+def _nothing(pattern: str) -> str:
+    if os.path.isdir(pattern):  # noqa: PTH112
+        return f"{pattern} holds no audio file ({', '.join(AUDIO_SUFFIXES)})"
+    return f"no file matches {pattern or repr(pattern)}"
