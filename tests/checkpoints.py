@@ -45,9 +45,9 @@ def write_wave(file: Path, seconds: float, seed: int = 0) -> Path:
     return file
 
 
-def write_set(folder: Path, name: str, texts: Sequence[str]) -> Path:
+def write_set(folder: Path, name: str, texts: Sequence[str], seed: int = 0) -> Path:
     """A manifest and its audio: utterances NAME0, NAME1, … of three speakers."""
-    generator = np.random.default_rng(len(name))
+    generator = np.random.default_rng([seed, len(name)])
     rows = []
     for k, text in enumerate(texts):
         samples = generator.normal(0, 0.1, 9000 + 700 * k).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Adaptation end to end with a tiny random Whisper: folder, reload, transcription, bad input."""
+"""Adaptation end to end: tiny random models, with and without dev speech, and the folder that is written."""
 
 from __future__ import annotations
 
@@ -6,48 +6,53 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
-import torch
 
-transformers = pytest.importorskip("transformers")
-
-from ilme.adapters import loading  # noqa: E402
-from ilme.cli import main  # noqa: E402
-from ilme.data.utterances import Utterance  # noqa: E402
-from ilme.errors import BadInputError, CheckpointError  # noqa: E402
-from ilme.fusion import FusionWeights  # noqa: E402
-from ilme.lm.case_folding import FoldedInternal, FoldedScorer  # noqa: E402
-from ilme.recogniser.domain import CARD, Domain, load  # noqa: E402
-from ilme.workflows.adapt import (  # noqa: E402
-    SAFE_INTERNAL,
-    SAFE_WEIGHTS,
-    AdaptOptions,
-    adapt,
-    train_domain_lm,
-    unwritable,
-)
-from ilme.workflows.card import write_card  # noqa: E402
-from tests.adapters.tiny import tiny_whisper, waves  # noqa: E402
+from ilme.data.utterances import Utterance, read_utterances
+from ilme.errors import BadInputError
+from ilme.evaluation.tuning_result import TuningResult
+from ilme.fusion import FusionWeights
+from ilme.ilm import internal_lm
+from ilme.lm.case_folding import FoldedInternal, FoldedScorer
+from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
+from ilme.recogniser.loading import load_model
+from ilme.recogniser.options import default_options
+from ilme.recogniser.recogniser import Recogniser
+from ilme.workflows.adapt import AdaptOptions, adapt, safe_choice, style_for
+from ilme.workflows.card import card_text
+from tests.checkpoints import TEXTS, write_checkpoints, write_set
 
 OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2, normaliser="none")
+AS_IT_IS = replace(OPTIONS, style="restore")  # the words of the tiny Whisper are w0 … w39
 
 
-@pytest.fixture(autouse=True)
+# --- Whisper ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
 def tiny(monkeypatch):
-    """Every name is the same tiny model, and its words are its own."""
+    """Every name is the same tiny Whisper, whose tokenizer knows no capitals."""
+    pytest.importorskip("transformers")
+    from tests.adapters.tiny import tiny_whisper
+
     model = tiny_whisper()
-    monkeypatch.setattr(loading, "load_model", lambda *a, **k: model)
-    monkeypatch.setattr(loading, "options_of", lambda *a, **k: {})
+    monkeypatch.setattr("ilme.recogniser.domain.load_model", lambda *a, **k: model)
+    monkeypatch.setattr("ilme.workflows.adapt.load_model", lambda *a, **k: model)
+    monkeypatch.setattr("ilme.data.written_style.needs_recasing", lambda lines: False)
     return model
 
 
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "domain.txt"
-    path.write_text("w5 w6 w7 w8\nw5 w6 w9\nw7 w8 w5 w6\nW5 w6 w7\n".replace("W5", "w5") * 5)
+    path.write_text("w5 w6 w7 w8\nw5 w6 w9\nw7 w8 w5 w6\nw5 w6 w7\n" * 5)
     return [str(path)]
+
+
+def waves(count):
+    from tests.adapters.tiny import waves as noises
+
+    return noises(count)
 
 
 def speech(texts):
@@ -57,173 +62,211 @@ def speech(texts):
     ]
 
 
-@pytest.fixture(autouse=True)
-def no_recasing(monkeypatch):
-    """The tiny tokenizer knows no capitals."""
-    monkeypatch.setattr("ilme.data.written_style.needs_recasing", lambda lines: False)
-
-
 def test_with_dev_the_folder_is_no_worse_than_no_fusion(tiny, text, tmp_path):
-    plain = load_plain(tiny)
+    plain = Recogniser(tiny, options=default_options(tiny, 3))
     heard = [plain.nbest([w])[0][0].text for w in waves(3)]
     dev = speech(["w5 w6 w7 " + heard[0], heard[1], "w5 w6"])
-    adapted = adapt(tiny, "tiny", text, tmp_path / "out", dev=dev, options=OPTIONS)
+    adapted = adapt("tiny", text, tmp_path / "out", dev=dev, options=AS_IT_IS, host=tiny)
     assert adapted.after.total.errors <= adapted.before.total.errors
     assert set(adapted.ranking) == {"removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned"}
-    card = write_card(adapted, tmp_path / "out")
+    card = card_text(adapted, "out")
     assert "| before |" in card and (tmp_path / "out" / "card.md").read_text() == card
-    again = load(tmp_path / "out")
-    assert again.domain.weights == adapted.domain.weights
+    again = load_domain(tmp_path / "out")
+    assert again.weights == adapted.domain.weights
     texts = {u.id: again.transcribe(u.audio).text for u in dev}
     assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
 
 
-def load_plain(model):
-    from ilme.adapters.recognition import SEARCH, Recogniser
-
-    from ilme.recogniser.domain import DomainRecogniser
-
-    return DomainRecogniser(Domain("tiny"), Recogniser(model, options=SEARCH))
-
-
 def test_no_gain_means_zero_weights_and_a_reason(tiny, text, tmp_path):
-    plain = load_plain(tiny)
-    recognised = [
-        plain.recogniser.search(plain.recogniser.encode([w]), FusionWeights(), 3)[0][0].text for w in waves(2)
-    ]
-    adapted = adapt(tiny, "tiny", text, tmp_path / "out", dev=speech(recognised), options=OPTIONS)
+    plain = Recogniser(tiny, options=default_options(tiny, 3))
+    recognised = [plain.nbest([w])[0][0].text for w in waves(2)]
+    adapted = adapt("tiny", text, tmp_path / "out", dev=speech(recognised), options=AS_IT_IS, host=tiny)
     assert adapted.before.total.errors == 0, "the references are what the model says"
     assert adapted.domain.weights == FusionWeights() and adapted.domain.internal == ""
+    assert adapted.internal is None and not (tmp_path / "out" / INTERNAL).exists()
     assert "weights are zero" in adapted.domain.report["note"]
-    assert "No weights made fewer errors" in write_card(adapted, tmp_path / "out")
-    assert load(tmp_path / "out").transcribe(waves(1)[0]).text == recognised[0]
+    assert "No weights made fewer errors" in card_text(adapted, "out")
+    assert load_domain(tmp_path / "out").transcribe(waves(1)[0]).text == recognised[0]
 
 
 def test_without_dev_safe_weights_are_used_and_said_so(tiny, text, tmp_path):
     said = []
-    adapted = adapt(tiny, "tiny", text, tmp_path / "out", options=OPTIONS, say=said.append)
-    assert adapted.domain.weights == SAFE_WEIGHTS
+    adapted = adapt("tiny", text, tmp_path / "out", options=AS_IT_IS, host=tiny, say=said.append)
+    assert (adapted.domain.internal, adapted.domain.weights) == safe_choice(tiny)
     assert any("has not been measured" in line for line in said)
     assert any("weights learned on audiobooks, telephone calls and voice commands" in line for line in said)
-    assert "weights learned on audiobooks" in write_card(adapted, tmp_path / "out").lower()
-    transcript = load(tmp_path / "out").transcribe(waves(1)[0])
+    assert "weights learned on audiobooks" in card_text(adapted, "out").lower()
+    transcript = load_domain(tmp_path / "out").transcribe(waves(1)[0])
     assert transcript.segments[0].scores.lm != 0 and transcript.segments[0].scores.subtracted != 0
     with pytest.raises(BadInputError, match="needs speech"):
-        adapt(tiny, "tiny", text, tmp_path, options=AdaptOptions(internal="mean-context", order=2, prune=(0,)))
+        options = replace(AS_IT_IS, internal="mean-context")
+        adapt("tiny", text, tmp_path / "new", options=options, host=tiny)
+    assert not (tmp_path / "new").exists()
 
 
-def test_the_safe_weights_were_measured_and_made_no_domain_worse():
+def test_the_safe_weights_were_measured_and_made_no_domain_worse(tiny):
     """They are those of the results file, in which every domain has fewer errors with them than without any LM."""
     file = Path(__file__).parents[2] / "docs" / "results" / "data" / "safe-weights.json"
     found = json.loads(file.read_text(encoding="utf-8"))
-    measured = found["in the search"][f"{SAFE_INTERNAL}:{SAFE_WEIGHTS.lm}:{SAFE_WEIGHTS.subtracted}"]
+    name, weights = safe_choice(tiny)
+    assert weights.length == 0
+    measured = found["in the search"][f"{name}:{weights.lm}:{weights.subtracted}"]
     assert set(measured) == set(found["domains"]) and len(measured) >= 3
-    for name, row in measured.items():
-        assert row["share"] < 1 and row["WER"] < found["domains"][name]["WER without LM"]
+    for domain, row in measured.items():
+        assert row["share"] < 1 and row["WER"] < found["domains"][domain]["WER without LM"]
 
 
 def test_a_folded_domain_transcribes_as_it_was_measured(tiny, text, tmp_path):
     """The folder says fold, so that what is loaded scores as what was tuned did."""
     dev = speech(["w5 w6 w7", "w5 w6", "w7 w8 w5"])
     options = replace(OPTIONS, style="fold", internal="zeroed")
-    adapted = adapt(tiny, "tiny", text, tmp_path / "out", dev=dev, options=options)
-    again = load(tmp_path / "out")
-    assert again.domain.style == "fold" and adapted.domain.report["text"]["style"] == "fold"
+    adapted = adapt("tiny", text, tmp_path / "out", dev=dev, options=options, host=tiny)
+    again = load_domain(tmp_path / "out")
+    assert Domain.read(tmp_path / "out").style == "fold" and adapted.domain.report["text"]["style"] == "fold"
     assert {u.id: again.transcribe(u.audio).text for u in dev} == {u.id: u.hypothesis for u in adapted.after.utterances}
-    safe = adapt(tiny, "tiny", text, tmp_path / "safe", options=options)
-    assert safe.domain.weights == SAFE_WEIGHTS
-    loaded = load(tmp_path / "safe").recogniser
+    safe = adapt("tiny", text, tmp_path / "safe", options=options, host=tiny)
+    assert safe.domain.weights == safe_choice(tiny)[1]
+    loaded = load_domain(tmp_path / "safe")
     assert isinstance(loaded.lm, FoldedScorer) and isinstance(loaded.subtracted, FoldedInternal)
-    with pytest.raises(BadInputError, match="style is one of restore, fold, keep"):
+    with pytest.raises(BadInputError, match="style is one of auto, restore, fold, keep"):
         AdaptOptions(style="lower")
 
 
-def test_a_folder_from_before_styles_still_loads(tiny, text, tmp_path):
-    adapt(tiny, "tiny", text, tmp_path, options=OPTIONS)
-    card = json.loads((tmp_path / CARD).read_text())
-    del card["style"]
-    (tmp_path / CARD).write_text(json.dumps(card))
-    assert load(tmp_path).domain.style == "restore"
+# --- our own networks -------------------------------------------------------------------------------------------------
+
+DOMAIN_TEXT = "The sea was calm.\nA whale swam!\nThe captain saw 2 whales.\n" * 10
+KINDS = pytest.mark.parametrize("kind", ["rnnt", "aed"])
 
 
-def test_long_silent_and_empty_audio(tiny, text, tmp_path):
-    adapt(tiny, "tiny", text, tmp_path / "out", options=OPTIONS)
-    recogniser = load(tmp_path / "out")
-    long = np.concatenate([waves(1)[0], np.zeros(40_000, np.float32), waves(2)[1]])
-    seen = []
-    transcript = recogniser.transcribe(long, progress=lambda done, total: seen.append(done / total))
-    assert len(transcript.segments) > 3 and seen[-1] == 1.0
-    assert any(s.text == "" for s in transcript.segments), "windows of silence hold no text"
-    assert transcript.segments[-1].end == pytest.approx(len(long) / 16_000)
-    assert recogniser.transcribe(np.zeros(16_000, np.float32)).text == ""
-    with pytest.raises(BadInputError, match="no samples"):
-        recogniser.transcribe(np.zeros(0, np.float32))
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """Checkpoints rnnt and aed, text of a domain, and dev speech in which each hears what is said with fusion alone."""
+    folder = write_checkpoints(tmp_path_factory.mktemp("networks"))
+    (folder / "domain.txt").write_text(DOMAIN_TEXT)
+    for kind in ("rnnt", "aed"):
+        adapt(folder / kind, [str(folder / "domain.txt")], folder / "first", options=OPTIONS)
+        recogniser = load_domain(folder / "first")
+        recogniser.weights = FusionWeights(0.6, 0.3, 0.5) if kind == "rnnt" else FusionWeights(0.05, 0.02)
+        dev = write_set(folder, f"dev-{kind}", TEXTS[:6])
+        rows = [json.loads(line) for line in dev.read_text().splitlines()]
+        for row in rows:
+            row["text"] = recogniser.transcribe(folder / row["audio_filepath"]).text
+        dev.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
 
 
-def test_a_training_text_without_a_model_language_is_refused(tiny, tmp_path, monkeypatch):
-    path = tmp_path / "far.txt"
-    path.write_text("мама мыла раму\n" * 5)
-    monkeypatch.setattr(type(tiny.tokenizer), "encode", lambda self, line: [5] * len(line))
-    with pytest.raises(BadInputError, match="language or script"):
-        train_domain_lm(tiny, [str(path)], [], tmp_path / "lm.safetensors", OPTIONS, print)
-    with pytest.raises(BadInputError, match="no text was given"):
-        train_domain_lm(tiny, [], [], tmp_path / "lm.safetensors", OPTIONS, print)
+@KINDS
+@pytest.mark.slow
+def test_our_networks_with_dev(kind, networks, tmp_path):
+    out, dev = tmp_path / "out", networks / f"dev-{kind}.jsonl"
+    model = networks / kind
+    options = replace(OPTIONS, max_decodes=4)
+    adapted = adapt(model, [str(networks / "domain.txt")], out, dev=dev, options=options)
+    assert adapted.domain.kind == kind and Path(adapted.domain.model) == model.resolve()
+    assert set(adapted.ranking) == set(internal_lm.available(load_model(model)))
+    assert adapted.after.total.errors < adapted.before.total.errors and adapted.domain.weights.lm > 0
+    assert TuningResult.load(out / "tuning.json").weights == adapted.tuning.weights
+    again = load_domain(out)
+    assert again.weights == adapted.domain.weights and again.options == default_options(load_model(model), 3)
+    texts = {u.id: again.transcribe(u.samples(16_000)).text for u in read_utterances(dev)}
+    assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
+    assert sorted(p.name for p in out.iterdir()) == sorted([CARD, LM, INTERNAL, "card.md", "tuning.json"])
 
 
-def test_marks_that_are_suppressed_are_not_in_the_text(tiny):
-    assert all(len(mark) == 1 and not mark.isalnum() for mark in unwritable(tiny))
+@KINDS
+def test_our_networks_without_dev(kind, networks, tmp_path):
+    out = tmp_path / "out"
+    adapted = adapt(networks / kind, [str(networks / "domain.txt")], out, options=OPTIONS)
+    model = load_model(networks / kind)
+    assert (adapted.domain.internal, adapted.domain.weights) == safe_choice(model)
+    assert adapted.domain.weights.lm > 0 and adapted.domain.weights.subtracted > 0
+    assert "has not been measured" in (out / "card.md").read_text()
+    assert sorted(p.name for p in out.iterdir()) == sorted([CARD, LM, INTERNAL, "card.md"])
+    segment = load_domain(out).transcribe(networks / f"dev-{kind}0.wav").segments[0]
+    assert segment.scores.lm != 0 and segment.scores.subtracted != 0
+    averaged = replace(OPTIONS, internal="mean-encoder" if kind == "rnnt" else "mean-context")
+    with pytest.raises(BadInputError, match=f"'{averaged.internal}' needs speech: give --dev, or choose removed"):
+        adapt(networks / kind, [str(networks / "domain.txt")], tmp_path / "new", options=averaged)
+    with pytest.raises(BadInputError, match="internal is auto or one of removed"):
+        options = replace(OPTIONS, internal="imagined")
+        adapt(networks / kind, [str(networks / "domain.txt")], tmp_path / "new", options=options)
+    assert not (tmp_path / "new").exists()
 
 
-def test_damaged_and_foreign_folders(tmp_path):
-    with pytest.raises(CheckpointError, match="no domain folder"):
-        load(tmp_path)
-    (tmp_path / CARD).write_text("{")
-    with pytest.raises(CheckpointError, match="not JSON"):
-        load(tmp_path)
-    (tmp_path / CARD).write_text(json.dumps({"format": "ilme-domain", "version": 99}))
-    with pytest.raises(CheckpointError, match="version 99"):
-        load(tmp_path)
+def test_a_domain_folder_is_replaced_as_a_whole(networks, tmp_path):
+    out, text = tmp_path / "out", [str(networks / "domain.txt")]
+    adapt(networks / "rnnt", text, out, options=OPTIONS)
+    (out / "tuning.json").write_text("left by an earlier run")
+    before = (out / LM).read_bytes()
+    again = adapt(networks / "rnnt", text, out, options=replace(OPTIONS, order=3))
+    assert not (out / "tuning.json").exists() and (out / LM).read_bytes() != before
+    assert Domain.read(out) == again.domain
+    assert [p.name for p in tmp_path.iterdir()] == ["out"], "nothing is left beside it"
 
 
-def test_the_commands(tiny, text, tmp_path, capsys):
-    wave = tmp_path / "a.wav"
-    soundfile.write(wave, waves(1)[0], 16_000)
-    manifest = tmp_path / "dev.jsonl"
-    row = {"audio_filepath": str(wave), "text": "w5 w6 w7", "duration": 0.9, "speaker": "s"}
-    other = tmp_path / "b.wav"
-    soundfile.write(other, waves(2)[1], 16_000)
-    manifest.write_text(json.dumps(row) + "\n" + json.dumps(row | {"audio_filepath": str(other), "text": "w9"}) + "\n")
-    options = ["--options.order=2", "--options.prune=[0]", "--options.beam=2", "--options.calibration=2"]
-    options += ["--options.max_decodes=2", "--options.normaliser=none", "--options.internal=zeroed"]
-    out = tmp_path / "dom"
-    assert main(["adapt", "--model", "tiny", "--text", *text, "--dev", str(manifest), "--out", str(out), *options]) == 0
-    assert "dev without LM" in capsys.readouterr().out
-    (tmp_path / "broken.wav").write_bytes(b"no audio at all")
-    files = [str(wave), str(tmp_path / "broken.wav")]
-    status = main(["transcribe", "--domain", str(out), "--out", str(tmp_path / "texts"), *files])
-    assert status == 1 and "broken.wav" in capsys.readouterr().err
-    assert (tmp_path / "texts" / "a.txt").is_file()
-    assert main(["transcribe", str(wave)]) == 1
-    assert "--domain" in capsys.readouterr().err
+def test_what_fails_leaves_the_folder_as_it_was(networks, tmp_path, monkeypatch):
+    out, text = tmp_path / "out", [str(networks / "domain.txt")]
+    adapt(networks / "rnnt", text, out, options=OPTIONS)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("ilme.workflows.adapt.save_internal_lm", fail)
+    with pytest.raises(OSError, match="no space"):
+        adapt(networks / "rnnt", text, out, options=replace(OPTIONS, order=3))
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_ilme_load_is_the_same_function():
-    import ilme
+def test_a_folder_with_other_files_is_not_replaced(networks, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(BadInputError, match=r"holds thesis\.tex, which no domain folder has"):
+        adapt(networks / "rnnt", [str(networks / "domain.txt")], tmp_path, options=OPTIONS)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(BadInputError, match="is a file; name a folder"):
+        adapt(networks / "rnnt", [str(networks / "domain.txt")], tmp_path / "thesis.tex", options=OPTIONS)
 
-    assert ilme.load is load
-    assert torch.get_num_threads() >= 1
+
+def test_an_lm_can_be_given_in_place_of_text(networks, tmp_path):
+    adapted = adapt(networks / "rnnt", [], tmp_path / "out", lm=str(networks / "lm"), options=OPTIONS)
+    assert Path(adapted.domain.lm) == (networks / "lm").resolve()
+    assert not (tmp_path / "out" / LM).exists()
+    assert load_domain(tmp_path / "out").lm is not None
+    trained = adapt(networks / "rnnt", [str(networks / "domain.txt")], tmp_path / "trained", options=OPTIONS)
+    elsewhere = tmp_path / "elsewhere.safetensors"
+    (tmp_path / "trained" / trained.domain.lm).rename(elsewhere)
+    file = adapt(networks / "rnnt", [], tmp_path / "file", lm=str(elsewhere), options=OPTIONS)
+    assert list(file.domain.files) == [INTERNAL] and load_domain(tmp_path / "file").lm is not None
+    with pytest.raises(BadInputError, match="needs text of the domain, or an LM"):
+        adapt(networks / "rnnt", [], tmp_path / "none")
 
 
-def test_hypotheses_that_drop_or_invent_stretches_are_left_out():
-    from ilme.adapters.recognition import alike_in_length
+def test_text_is_written_as_the_model_writes(networks, tmp_path):
+    """Words as they are said: small letters for one tokenizer, capitals for another, no marks and no digits."""
+    write_checkpoints(tmp_path, ["rnnt"], [t.upper() for t in TEXTS])
+    loud, quiet = load_model(tmp_path / "rnnt"), load_model(networks / "rnnt")
+    assert style_for(loud, "auto") == style_for(quiet, "auto") == "spoken"
+    said = {}
+    for name, model in (("loud", loud), ("quiet", quiet)):
+        seen = []
+        encode = model.tokenizer.encode
+        model.tokenizer.encode = lambda line, encode=encode, seen=seen: (seen.append(line), encode(line))[1]
+        options = replace(OPTIONS, overlap=0)
+        adapted = adapt(name, [str(networks / "domain.txt")], tmp_path / name, options=options, host=model)
+        assert adapted.domain.style == "spoken"
+        said[name] = " ".join(seen)
+    assert said["loud"].isupper() and said["loud"].lower() == said["quiet"]
+    assert {"CALM", "TWO"} <= set(said["loud"].split()) and not set(said["loud"]) & set(".!2")
 
-    from ilme.search.hypothesis import Hypothesis, Scores
 
-    def hypothesis(size, asr, score):
-        return Hypothesis(tuple(range(size)), score, Scores(asr=asr, length=size))
-
-    own, short, long, near = (
-        hypothesis(*x) for x in [(20, -4.0, -1.0), (2, -3.0, -0.5), (60, -30.0, -0.6), (24, -8.0, -0.7)]
+def test_dev_is_kept_out_of_the_text_and_can_be_limited(networks, tmp_path):
+    spoken = "one two three four five six seven eight nine"
+    (tmp_path / "text.txt").write_text(f"{spoken}\nthe sea was calm\n" * 5)
+    dev = [replace(u, text=spoken) for u in read_utterances(networks / "dev-rnnt.jsonl")]
+    options = replace(OPTIONS, internal="removed", max_decodes=1)
+    adapted = adapt(
+        networks / "rnnt", [str(tmp_path / "text.txt")], tmp_path / "out", dev=dev, limit=2, options=options
     )
-    assert alike_in_length([short, long, near, own], 1.0) == [near, own]
-    assert alike_in_length([], 1.0) == []
+    assert adapted.domain.report["text"]["left out for overlap with dev"] == 5
+    assert adapted.domain.report["dev utterances"] == 2

@@ -63,7 +63,7 @@ class Domain:
 
     def save(self, folder: Path) -> Domain:
         """Writes the card, with the hashes of the LM and the internal LM that lie in the folder."""
-        named = [name for name in dict.fromkeys((self.lm, INTERNAL)) if name and (folder / name).is_file()]
+        named = [name for name in dict.fromkeys((self.lm, INTERNAL)) if _names_own(folder, name)]
         whole = replace(self, files={name: file_hash(folder / name) for name in named})
         data = {"format": FORMAT, "version": VERSION, **asdict(whole)}
         data["search"] = None if self.search is None else options_to_json(self.search)
@@ -155,8 +155,7 @@ def _scorers(folder: Path, domain: Domain, host: Any) -> tuple[TokenScorer | Non
     lm: TokenScorer | None = None
     internal: TokenScorer | None = None
     if domain.weights.lm:
-        file = folder / domain.lm
-        lm = load_lm(_inside(folder, domain.lm) if file.exists() else domain.lm, host)
+        lm = load_lm(_inside(folder, domain.lm) if _names_own(folder, domain.lm) else domain.lm, host)
     if domain.weights.subtracted:
         internal = load_internal_lm(folder / INTERNAL, host, domain.internal)
     if domain.style == "fold":
@@ -170,6 +169,11 @@ def _model_path(folder: Path, name: str) -> str:
     """The model where the card says, from the folder if it is not there from here."""
     beside = folder / name
     return str(beside) if not Path(name).exists() and beside.exists() else name
+
+
+def _names_own(folder: Path, name: str) -> bool:
+    """Whether the card means a file of the folder; a path in full is an LM that lies elsewhere."""
+    return bool(name) and not Path(name).is_absolute() and (folder / name).is_file()
 
 
 def _inside(folder: Path, name: str) -> Path:
