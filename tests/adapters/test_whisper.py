@@ -135,3 +135,50 @@ def test_english_only_inventories_name_languages_too(monkeypatch):
     monkeypatch.setattr("ilme.adapters.whisper.ENGLISH_ONLY", len(words.tokens))
     names = [words.tokens.pieces[i] for i in tiny_whisper(words).prefix]
     assert names == ["<|startoftranscript|>", "<|notimestamps|>"]
+
+
+def test_of_a_long_prompt_the_last_labels_are_kept():
+    """64 positions: half of them, less one, for the prompt; what is left after the prefix bounds the transcript."""
+    words = WhisperWords()
+    plain = tiny_whisper(words)
+    assert plain.max_labels == 32, "half of the positions"
+    long = tiny_whisper(words, WhisperOptions(prompt=" ".join(f"w{i}" for i in range(40))))
+    assert long.prefix == (words.ids["<|startofprev|>"], *range(9, 40), *plain.prefix)
+    assert long.max_labels == 64 - len(long.prefix) == 30
+
+
+class Marks(WhisperWords):
+    """Spells some marks as one unit, some as two, and all else as w0."""
+
+    SPELLED = {  # noqa: RUF012
+        " -": [10, 0], " '": [11, 0], "(": [12], " (": [13, 0], "♫": [14, 0], " ♫": [15, 16], "♪♪": [17, 0],
+        "♪♪♪": [18],
+    }  # fmt: skip
+
+    def encode_raw(self, text):
+        return self.SPELLED.get(text, [0, 0])
+
+
+def test_marks_that_are_not_spoken_are_found_by_their_spelling():
+    """One unit is suppressed; of several the first, for music signs alone; a dash and an apostrophe before a word."""
+    found = tiny_whisper(Marks()).vocabulary.non_speech()
+    assert found == [0, 10, 11, 12, 14, 15, 18], "0: how the other music signs begin; not 13 and 17, not 16"
+
+
+def test_exactly_the_special_units_the_stamps_and_the_marks_are_suppressed():
+    words = Marks(languages=("en",))
+    specials = {words.ids[name] for name in words.ids if name.startswith("<|")}
+    stamps = set(range(words.ids["<|notimestamps|>"] + 1, len(words.tokens)))
+    specials -= stamps | {words.tokens.eos}
+    marks = {0, 10, 11, 12, 14, 15, 18}
+
+    def suppressed(**options):
+        model = tiny_whisper(words, WhisperOptions(**options))
+        return set(torch.isinf(model.allowed).nonzero().flatten().tolist())
+
+    assert suppressed() == specials | stamps | marks
+    assert suppressed(suppress_non_speech=False) == specials | stamps
+    assert suppressed(timestamps=True) == specials | marks
+    first = tiny_whisper(words).allowed_first
+    assert set(torch.isinf(first).nonzero().flatten().tolist()) == specials | stamps | marks | {words.tokens.eos}
+    assert len(specials) == 6 and len(stamps) == 51

@@ -98,3 +98,30 @@ def test_bad_input_is_named() -> None:
         measure({"a": "x"}, {"a": "x"}, unit="phone")  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="edges must rise"):
         measure({"a": "x"}, {"a": "x"}).by_length((5, 5))
+
+
+def test_the_hypothesis_is_normalised_too_and_both_are_kept_so() -> None:
+    measured = measure({"u": "it's seven"}, {"u": "It's 7!"}, normaliser_name="spoken")
+    assert measured.rate == 0
+    (utterance,) = measured.utterances
+    assert (utterance.reference, utterance.hypothesis) == ("it's seven", "it's seven")
+    raw = measure({"u": "it's  seven"}, {"u": " It's 7!"})
+    assert raw.total.substitutions == 2
+    assert (raw.utterances[0].reference, raw.utterances[0].hypothesis) == ("it's seven", "It's 7!")
+
+
+def test_every_count_is_kept_apart() -> None:
+    references = {"one wrong": "a b c", "one missing": "a b c", "two too many": "a b"}
+    hypotheses = {"one wrong": "a x c", "one missing": "a c", "two too many": "a b c d"}
+    counts = measure(references, hypotheses).total
+    assert (counts.hits, counts.substitutions, counts.deletions, counts.insertions) == (6, 1, 1, 2)
+    assert (counts.words, counts.errors, counts.rate) == (8, 4, 50.0)
+
+
+def test_lengths_are_grouped_by_edges_that_belong_to_the_lower_group() -> None:
+    references = {str(n): " ".join(["w"] * n) for n in (2, 3, 4, 5, 6)}
+    groups = measure(references, dict.fromkeys(references, "")).by_length((3, 5))
+    assert {name: counts.words for name, counts in groups.items()} == {"≤3": 5, "4–5": 9, ">5": 6}
+    for edges in ((), (5, 3), (3, 3)):
+        with pytest.raises(BadInputError, match="must rise"):
+            measure(references, references).by_length(edges)

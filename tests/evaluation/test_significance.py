@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -122,3 +125,101 @@ def test_a_pair_must_share_its_references() -> None:
         compare("A", a, "B", measure({"u": "a b"}, {"u": "a b"}, normaliser_name="spoken"))
     with pytest.raises(BadInputError, match="replicate"):
         bootstrap_interval(a, replicates=0)
+
+
+# --- worked out by hand -----------------------------------------------------------------------------------------------
+
+
+class EveryDraw:
+    """In place of a random generator: every way to draw n groups out of n, each once and in order."""
+
+    def __init__(self, groups: int) -> None:
+        self.left = itertools.product(range(groups), repeat=groups)
+
+    def integers(self, high: int, size: tuple[int, int]) -> np.ndarray:
+        return np.array([next(self.left) for _ in range(size[0])])
+
+
+def three_speakers(*errors: int) -> Measurement:
+    """Three speakers of two utterances with two words each; the errors of each speaker."""
+    references = {f"{speaker}{k}": "a b" for speaker in "xyz" for k in range(2)}
+    speakers = {i: i[0] for i in references}
+    hypotheses = {}
+    for speaker, wrong in zip("xyz", errors, strict=True):
+        words = ["-"] * wrong + ["a", "b", "a", "b"][wrong:]
+        hypotheses |= {f"{speaker}0": " ".join(words[:2]), f"{speaker}1": " ".join(words[2:])}
+    return measure(references, hypotheses, speakers=speakers)
+
+
+@pytest.fixture(params=[1, 7, 10_000], ids=lambda n: f"{n} draws at once")
+def every_draw(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: EveryDraw(3))
+    monkeypatch.setattr("ilme.evaluation.significance._DRAWS_AT_ONCE", 3 * request.param)
+
+
+@pytest.mark.usefixtures("every_draw")
+def test_the_interval_of_all_27_draws() -> None:
+    """Errors 0, 1 and 4. Of 27 sums 0 is the least, once, then 1, three times; 12 the largest, once, after 9."""
+    interval = bootstrap_interval(three_speakers(0, 1, 4), replicates=27)
+    assert interval.groups == 3
+    assert interval.low == pytest.approx(100 * 0.65 / 12)  # 0.025 · 26 = 0.65: between 0 and 1
+    assert interval.high == pytest.approx(100 * (9 + 0.35 * 3) / 12)  # 0.975 · 26 = 25.35: between 9 and 12
+
+
+@pytest.mark.usefixtures("every_draw")
+def test_the_p_value_of_all_27_draws() -> None:
+    """b − a is 2, 1 and −1. Sums up to 0: −3 once, −1 three times, 0 three times; so 7 of 27, and one is added."""
+    p, (low, high) = paired_bootstrap(three_speakers(0, 0, 1), three_speakers(2, 1, 0), replicates=27)
+    assert p == pytest.approx(2 * (7 + 1) / (27 + 1))
+    assert low == pytest.approx(100 * (-3 + 0.65 * 2) / 12)  # between −3 and −1
+    assert high == pytest.approx(100 * (5 + 0.35 * 1) / 12)  # between 5 and 6
+    compared = compare("a", three_speakers(0, 0, 1), "b", three_speakers(2, 1, 0), replicates=27)
+    assert compared.p_bootstrap == p and compared.interval == (low, high)
+    assert compared.difference == pytest.approx(100 * 2 / 12)
+    assert compared.relative == pytest.approx(100 * 2 / 3)
+
+
+@pytest.mark.usefixtures("every_draw")
+def test_the_p_value_is_the_same_from_both_sides() -> None:
+    p, _ = paired_bootstrap(three_speakers(2, 1, 0), three_speakers(0, 0, 1), replicates=27)
+    assert p == pytest.approx(2 * (7 + 1) / (27 + 1))
+
+
+@pytest.mark.usefixtures("every_draw")
+def test_a_system_that_is_never_worse_has_the_smallest_p() -> None:
+    p, _ = paired_bootstrap(three_speakers(0, 0, 0), three_speakers(1, 2, 3), replicates=27)
+    assert p == pytest.approx(2 * (0 + 1) / (27 + 1))
+
+
+def test_draws_of_empty_references_alone_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the four draws of two speakers one has no words; the rates of the others are 50, 50 and 50."""
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: EveryDraw(2))
+    measured = measure({"x": "a b", "y": ""}, {"x": "a -", "y": ""})
+    interval = bootstrap_interval(measured, replicates=4)
+    assert (interval.low, interval.high, interval.groups) == (50.0, 50.0, 2)
+    with pytest.raises(BadInputError, match="hold no words"):
+        bootstrap_interval(measure({"y": ""}, {"y": ""}), replicates=4)
+
+
+def test_mapsswe_at_its_edges() -> None:
+    references = {"u": "a b c", "v": "d e f"}
+    right, wrong = measure(references, references), measure(references, {"u": "a - c", "v": "d - f"})
+    assert mapsswe(right, wrong) == (math.inf, 0.0), "every segment is one error worse"
+    assert mapsswe(wrong, right) == (-math.inf, 0.0)
+    assert mapsswe(right, right) == (0.0, 1.0)
+    one = measure(references, {"u": "a - c", "v": "d e f"})
+    assert mapsswe(right, one) == (0.0, 1.0), "one segment says nothing about chance"
+    assert compare("a", right, "b", right, replicates=5).relative == 0.0
+    letters = measure(references, references, unit="character")
+    with pytest.raises(BadInputError, match="compares words"):
+        mapsswe(letters, letters)
+    assert compare("a", letters, "b", letters, replicates=5).p_mapsswe is None
+
+
+def test_a_segment_ends_after_two_good_words_of_both() -> None:
+    assert segment_errors("a b c d", "- b - d", "a b c d") == [(2, 0)], "one good word between does not end it"
+    assert segment_errors("a b c d", "- b c -", "a b c d") == [(1, 0), (1, 0)]
+    assert segment_errors("a b c d", "- b c -", "a b - d") == [(2, 1)], "good words of one system alone do not end it"
+    assert segment_errors("a b c d", "- b c -", "a b c d", good_words=3) == [(2, 0)]
+    assert segment_errors("a b", "a b", "x a b") == [(0, 1)], "an insertion before the first word"
+    assert segment_errors("a b", "a b", "a b x y") == [(0, 2)], "and after the last"

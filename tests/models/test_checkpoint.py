@@ -98,6 +98,9 @@ def test_each_kind_of_damage_is_named(tmp_path):
     write_tensors(bad, {k: v for k, v in weights.items() if k != "output.bias"}, header)
     with pytest.raises(CheckpointError, match=r"lacks 'output.bias'"):
         load_checkpoint(bad)
+    write_tensors(bad, {**weights, "output.more": torch.zeros(3)}, header)
+    with pytest.raises(CheckpointError, match=r"has 'output.more', which the model does not"):
+        load_checkpoint(bad)
     about = json.loads(header["ilme"])
     write_tensors(bad, weights, {"ilme": json.dumps({**about, "version": 99})})
     with pytest.raises(CheckpointError, match="format version 99"):
@@ -127,3 +130,12 @@ def test_files_are_readable_as_the_umask_says(tmp_path: Path) -> None:
     write_atomically(tmp_path / "whole", b"x")
     assert (tmp_path / "whole").stat().st_mode == plain.stat().st_mode
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plain", "whole"]
+
+
+def test_loading_draws_no_random_numbers(tmp_path):
+    save_model(tmp_path, network("lm"))
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    load_checkpoint(tmp_path)
+    assert torch.equal(torch.rand(4), expected)
