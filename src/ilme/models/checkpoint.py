@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ilme import models
 from ilme.errors import BadInputError, CheckpointError
 from ilme.models.int8 import from_int8, is_int8
-from ilme.runtime.configs import config_from_json, config_to_json
-from ilme.runtime.tensors import read_header, read_tensors, write_tensors
+from ilme.runtime.configs import config_from_json, config_to_json, json_object
+from ilme.runtime.tensors import check_finite, read_header, read_tensors, write_tensors
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = ["Checkpoint", "checkpoint_kind", "load_checkpoint", "load_tokenizer", "save_model"]
 
 VERSION = 1
 FILE = "model.safetensors"
+_MOST = {"positions": 100_000, "time_reduction": 1000}  # sizes that no weights show
 
 
 @dataclass(frozen=True)
@@ -90,17 +92,24 @@ def load_checkpoint(path: str | Path, expect: str | None = None, device: torch.d
     file = _file(Path(path))
     weights, header = read_tensors(file)
     about = _about(file, header, expect)
+    check_finite(file, weights)
     if is_int8(header):
-        weights = from_int8(weights)
+        weights = from_int8(weights, file)
+    tokenizer, frontend = _parts(file, about)
     try:
         config: Any = config_from_json(models.config_class(about["kind"]), about["config"])
-        tokens = Tokens.from_json(about["tokens"])
+        tokens = config_from_json(Tokens, about["tokens"])
+        _check_sizes(config, tokens, weights)
+        with torch.device("meta"), _NothingDrawn():  # without memory, until it is known that the weights fill it
+            _check_fit(file, models.build(about["kind"], _shape_alone(config), tokens), weights)
         with torch.random.fork_rng(devices=[]):  # its first weights are drawn, then replaced
             model = models.build(about["kind"], config, tokens)
-    except (BadInputError, KeyError, TypeError) as error:
+    except CheckpointError:
+        raise
+    except (BadInputError, KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{file}: its description does not make a model: {error}") from error
-    _fill(file, model, weights)
-    tokenizer, frontend = _parts(about)
+    for name, value in _unique(model).items():
+        value.data.copy_(weights[name])
     if about["kind"] != "lm":
         model.attach(tokenizer, frontend)
     return Checkpoint(about["kind"], model.to(device).eval(), tokenizer, frontend)
@@ -120,19 +129,32 @@ def load_tokenizer(path: str | Path) -> Any:
     if path.suffix != ".safetensors" and not path.is_dir():
         return SentencePieceTokenizer.load(path)
     file = _file(path)
-    return _parts(_about(file, read_header(file), None))[0]
+    return _parts(file, _about(file, read_header(file), None))[0]
 
 
-def _parts(about: Mapping[str, Any]) -> tuple[Any, Any]:
+def _parts(file: Path, about: Mapping[str, Any]) -> tuple[Any, Any]:
     from ilme.data.features import FrontendConfig
     from ilme.data.tokenizer import SentencePieceTokenizer
 
     tokenizer = about.get("tokenizer")
     frontend = about.get("frontend")
-    return (
-        SentencePieceTokenizer.from_json(tokenizer) if tokenizer else None,
-        FrontendConfig.from_json(frontend) if frontend else None,
-    )
+    try:
+        return (
+            SentencePieceTokenizer.from_json(tokenizer) if tokenizer else None,
+            _frontend(config_from_json(FrontendConfig, frontend)) if frontend else None,
+        )
+    except (BadInputError, AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: its tokenizer or frontend cannot be used: {error}") from error
+
+
+def _frontend(config: Any) -> Any:
+    """The frontend, if it is one that ears could use: its filters would otherwise take any amount of memory."""
+    for name, most in {"rate": 768_000, "mel_bins": 1000, "window": 10, "hop": 10, "stack": 100, "stride": 100}.items():
+        if getattr(config, name) > most:
+            raise BadInputError(f"{name}={getattr(config, name)} of the frontend must be at most {most}")
+    if min(config.window_samples, config.hop_samples) < 1:
+        raise BadInputError(f"window={config.window} and hop={config.hop} of the frontend are shorter than a sample")
+    return config
 
 
 def _about(file: Path, header: Mapping[str, str], expect: str | None) -> dict[str, Any]:
@@ -141,7 +163,7 @@ def _about(file: Path, header: Mapping[str, str], expect: str | None) -> dict[st
             f"{file} is a safetensors file of another program: it has no 'ilme' entry. "
             "Models of others are loaded by folder or hub id: ilme.load_model"
         )
-    about: dict[str, Any] = json.loads(header["ilme"])
+    about = json_object(header["ilme"], f"{file}, entry 'ilme' of its header,")
     if about.get("version") != VERSION:
         raise CheckpointError(
             f"{file} has format version {about.get('version')}, this program reads {VERSION}; update ilme"
@@ -154,7 +176,39 @@ def _about(file: Path, header: Mapping[str, str], expect: str | None) -> dict[st
     return about
 
 
-def _fill(file: Path, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def _check_sizes(config: Any, tokens: Tokens, weights: Mapping[str, Tensor]) -> None:
+    """No size of a description is larger than its file can hold: a network is built from it, layer by layer."""
+    numbers = max([len(tokens), 10_000, *(value.numel() for value in weights.values())])
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            _check_sizes(value, tokens, weights)
+        elif isinstance(value, int):
+            most = len(weights) if field.name.endswith("layers") else _MOST.get(field.name, numbers)
+            if not 0 <= value <= most:
+                raise BadInputError(f"{field.name}={value} must lie between 0 and {most}, as its weights have it")
+        elif isinstance(value, float) and not 0 <= value <= numbers:
+            raise BadInputError(f"{field.name}={value} must be a finite number that is not negative")
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out the first weights: on the meta device they need imports of several seconds, for no numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.eye:
+            return torch.empty(args[0], args[-1], **kwargs)
+        if getattr(func, "__name__", "").rstrip("_").endswith(("normal", "uniform")):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def _shape_alone(config: Any) -> Any:
+    """The config of a network of the same shape whose first weights need no numbers to be computed from."""
+    return replace(config, pace=0.0) if getattr(config, "pace", 0.0) else config
+
+
+def _check_fit(file: Path, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     wanted = _unique(model)
     missing, extra = sorted(set(wanted) - set(weights)), sorted(set(weights) - set(wanted))
     if missing or extra:
@@ -165,7 +219,8 @@ def _fill(file: Path, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
             raise CheckpointError(
                 f"{file}: {name} has shape {tuple(weights[name].shape)}, its description needs {tuple(value.shape)}"
             )
-        value.data.copy_(weights[name])
+        if value.is_floating_point() != weights[name].is_floating_point():
+            raise CheckpointError(f"{file}: {name} is stored as {weights[name].dtype}, which are no weights")
 
 
 def _unique(model: nn.Module) -> dict[str, Tensor]:

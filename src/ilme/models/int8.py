@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ilme.errors import CheckpointError
+from ilme.runtime.configs import json_object
 from ilme.runtime.tensors import read_tensors, write_tensors
 
 __all__ = ["from_int8", "is_int8", "to_int8"]
@@ -34,10 +36,10 @@ def to_int8(checkpoint: Path, out: Path) -> None:
     Left out: an AED's CTC layer, which only training uses, and an LM's copy of the tokenizer.
     """
     tensors, header = read_tensors(checkpoint)
-    about = json.loads(header["ilme"])
-    if about["kind"] == "lm":
+    about = json_object(header.get("ilme", "null"), f"{checkpoint}, entry 'ilme' of its header,")
+    if about.get("kind") == "lm":
         about["tokenizer"] = None
-    if about["config"].get("ctc"):
+    if isinstance(about.get("config"), dict) and about["config"].get("ctc"):
         about["config"]["ctc"] = False
         tensors = {name: value for name, value in tensors.items() if not name.startswith("ctc.")}
     header["ilme"] = json.dumps(about)
@@ -53,15 +55,20 @@ def to_int8(checkpoint: Path, out: Path) -> None:
     write_tensors(out, stored, {**header, _ENTRY: "1"})
 
 
-def from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights in float32."""
+def from_int8(tensors: Mapping[str, Tensor], file: object = "these weights") -> dict[str, Tensor]:
+    """The weights in float32; `file` is named where a scale is missing or wrong."""
     plain: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if name.endswith(_SCALE):
             continue
         if value.dtype == torch.int8:
-            scale = tensors[name + _SCALE].view(-1, *[1] * (value.ndim - 1))
-            plain[name] = value.float() * scale
+            scale = tensors.get(name + _SCALE)
+            if scale is None or not value.ndim or scale.shape != value.shape[:1] or not scale.is_floating_point():
+                found = "none" if scale is None else f"{tuple(scale.shape)} of {scale.dtype}"
+                raise CheckpointError(
+                    f"{file} is damaged: {name} in 8 bits needs a scale for each of its rows, and there is {found}"
+                )
+            plain[name] = value.float() * scale.float().view(-1, *[1] * (value.ndim - 1))
         else:
             plain[name] = value.float() if value.is_floating_point() else value
     return plain
