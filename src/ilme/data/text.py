@@ -163,7 +163,7 @@ def prepare(
 
     Args:
         inputs: Files and globs of text (plain, .gz, .xz, .bz2, tar, .jsonl with a field `text`).
-        out: The folder to write; its files are replaced when all is done.
+        out: The folder to write; its files are replaced when all is done, and left alone where no sentence is found.
         exclude: Files and globs of evaluation text, read the same way.
         options: How.
     """
@@ -186,8 +186,20 @@ def prepare(
         workers = 1 if small else options.workers or cores()
         for result in ordered_map(_Worker(options, exclusion), _blocks(paths, options, report, problem), workers):
             writer.write(result)
+        if not report.train + report.heldout:
+            raise BadInputError(_nothing_left(report))  # nothing is written
     write_json(folder / "report.json", report.to_json(), indent=2)
     return report
+
+
+def _nothing_left(report: PrepareReport) -> str:
+    dropped = [f"{count} {reason}" for reason, count in sorted(report.dropped.items())]
+    problems = [f"{problem['name']} {problem['reason']}" for problem in report.problems[:3]]
+    why = ", ".join(dropped + problems) or "there is no text in them"
+    return (
+        f"{report.found} sentences were found in {report.texts} texts, and none can be used ({why}); name files that "
+        "hold text"
+    )
 
 
 def read_exclusion(patterns: Sequence[str], length: int, problem: Callable[[str, str], None]) -> Exclusion:

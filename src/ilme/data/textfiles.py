@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -49,13 +50,22 @@ def expand(patterns: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern)
-        names = [path] if path.is_file() else sorted(Path(p) for p in glob.iglob(pattern, recursive=True))  # noqa: PTH207
-        files = [p for p in names if p.is_file()]
+        names = [path] if _is_file(path) else sorted(Path(p) for p in glob.iglob(pattern, recursive=True))  # noqa: PTH207
+        files = [p for p in names if _is_file(p)]
         if not files:
-            hint = "; give its files as a glob, such as FOLDER/**/*.txt" if path.is_dir() else ""
-            raise BadInputError(f"no text file matches {pattern}{hint}")
+            raise BadInputError(f"no text file matches {pattern or repr(pattern)}{_hint(path)}")
         found.update(dict.fromkeys(files))
     return list(found)
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113  (unlike Path.is_file, False for a name that is too long)
+
+
+def _hint(path: Path) -> str:
+    if os.path.isdir(path):  # noqa: PTH112
+        return "; give its files as a glob, such as FOLDER/**/*.txt"
+    return ": it is a pipe, a device or a broken link; write the text to a file" if os.path.lexists(path) else ""
 
 
 def sources(paths: Sequence[Path], report: Report) -> Iterator[TextSource]:
@@ -82,14 +92,42 @@ def _open_plain(path: Path) -> IO[bytes]:
 
 def _members(path: Path, report: Report) -> Iterator[TextSource]:
     try:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
-                stream = archive.extractfile(member) if member.isfile() else None
-                if stream is not None:
-                    name = f"{path}:{member.name}"
-                    yield TextSource(name, _text(stream, name, report))
-    except _DAMAGE as error:
+        with _decompressed(path) as content:
+            whole: Any = _Watched(content)
+            with tarfile.open(fileobj=whole, mode="r|") as archive:
+                for member in archive:
+                    stream = archive.extractfile(member) if member.isfile() else None
+                    if stream is not None:
+                        name = f"{path}:{member.name}"
+                        yield TextSource(name, _text(stream, name, report))
+            if whole.cut_off:
+                report(str(path), "the archive is cut off: the mark at its end is missing")
+    except BadInputError:
+        raise  # of a report that stops at the first problem
+    except (*_DAMAGE, ValueError) as error:  # tarfile raises a bare ValueError for some headers
         report(str(path), f"the archive is damaged or cut off: {error}")
+
+
+def _decompressed(path: Path) -> Any:
+    """The bytes of a tar archive, whatever its name says about its compression."""
+    with path.open("rb") as stream:
+        head = stream.read(6)
+    kinds = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
+    return next((opener for mark, opener in kinds if head.startswith(mark)), _open_plain)(path)
+
+
+class _Watched:
+    """A stream that knows whether it ended without the zeros that end every archive: tarfile does not tell."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._last = stream, b""
+        self.cut_off = False
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._last = (self._last + data)[-tarfile.BLOCKSIZE :]
+        self.cut_off = len(data) < size and any(self._last)
+        return data
 
 
 def _text(stream: IO[bytes], name: str, report: Report) -> Iterator[str]:
@@ -108,14 +146,16 @@ def _transcripts(lines: Iterator[str], name: str, report: Report) -> Iterator[st
             continue
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             report(f"{name}, line {number}", "not JSON")
             continue
         text = entry.get("text") if isinstance(entry, dict) else None
-        if isinstance(text, str):
-            yield text
-        else:
+        if not isinstance(text, str):
             report(f"{name}, line {number}", "no field 'text'")
+        elif any("\ud800" <= c <= "\udfff" for c in text):
+            report(f"{name}, line {number}", "the text holds half a character (a lone surrogate)")
+        else:
+            yield text
 
 
 def read_lines(stream: IO[bytes], name: str, report: Report) -> Iterator[str]:
@@ -149,6 +189,8 @@ def _encoding(head: bytes) -> str | None:
     """The encoding that the start of a text shows; None where it is no text."""
     for mark, name in (
         (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+        (codecs.BOM_UTF32_BE, "utf-32"),
         (codecs.BOM_UTF16_LE, "utf-16"),
         (codecs.BOM_UTF16_BE, "utf-16"),
     ):
