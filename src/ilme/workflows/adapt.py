@@ -46,7 +46,8 @@ from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from ilme.workflows.card import card_text
 from ilme.workflows.decoding import read_set
-from ilme.workflows.domain_lm import LMOptions, train_domain_lm
+from ilme.workflows.dev_check import unexplained
+from ilme.workflows.domain_lm import LMOptions, text_writer, train_domain_lm
 from ilme.workflows.options import AdaptOptions, Style
 from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
@@ -252,6 +253,15 @@ def _with_dev(
 
     plain = decoder(None)
     lists = plain.decode(FusionWeights(), search.beam)
+    write = text_writer(host, domain.style)
+    aside = unexplained(plain.recogniser, dev, lists, normaliser, write)
+    if aside:
+        say(f"dev: {len(aside)} of {len(dev)} utterances are set aside; the first: {aside[0].id}: {aside[0].reason}")
+        out = {u.id for u in aside}
+        dev = [u for u in dev if u.id not in out]
+        lists = {u.id: lists[u.id] for u in dev}
+        references = {u.id: u.text for u in dev}
+        speakers = {i: s for i, s in speakers.items() if i not in out}
     before = measured(lists)
     say(f"dev without LM: WER {before.rate:.2f} on {len(dev)} utterances")
     chosen = dev[: options.calibration]
@@ -290,7 +300,8 @@ def _with_dev(
             domain,
             weights=found.weights if gained else FusionWeights(),
             internal=internal.how if gained else "",
-            report=_dev_report(before, after if gained else before, gained, found, ranking, normaliser),
+            report=_dev_report(before, after if gained else before, gained, found, ranking, normaliser)
+            | ({"set aside": {u.id: u.reason for u in aside}} if aside else {}),
         ),
         before,
         after if gained else before,

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 __all__ = ["card_text"]
 
+LISTED = 10  # utterances that were set aside, by name
+
 
 def card_text(adapted: Adapted, name: str) -> str:
     """The text of card.md."""
@@ -24,6 +26,11 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += ["", f"**{report['note'][0].upper()}{report['note'][1:]}.**"]
     if "before" in report:
         lines += ["", *_table(report)]
+    if "set aside" in report:
+        aside = report["set aside"]
+        lines += ["", f"Set aside, {len(aside)} dev utterances that no hypothesis explains:", ""]
+        lines += [f"- {name}: {reason}" for name, reason in list(aside.items())[:LISTED]]
+        lines += [f"- and {len(aside) - LISTED} more in domain.json"] if len(aside) > LISTED else []
     if "text" in report:
         lines += ["", "Text: " + ", ".join(f"{k} {v}" for k, v in report["text"].items() if v not in ([], False)) + "."]
     return "\n".join(lines) + "\n"

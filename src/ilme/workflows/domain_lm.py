@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ilme.data.normalise import spoken
-from ilme.data.written_style import PreparedText, domain_lines
+from ilme.data.written_style import PreparedText, domain_lines, recase
 from ilme.errors import BadInputError
 from ilme.lm.case_folding import Folds
 from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
 from ilme.lm.ngram_train import NGramOptions, train_ngram
 from ilme.tokens import Tokens
 
-__all__ = ["LMOptions", "train_domain_lm", "unwritable"]
+__all__ = ["LMOptions", "text_writer", "train_domain_lm", "unwritable"]
 
 SPELLED = 200  # an inventory of fewer units spells words out
 MOST_TOKENS = 0.55  # tokens to a letter; text that needs more is not in a script that the model writes
@@ -91,6 +91,16 @@ def train_domain_lm(
     return scorer, about
 
 
+def text_writer(model: Any, style: str) -> Callable[[str], str]:
+    """A function that writes a transcript as the model would: with case and a final mark, or as words are said."""
+    if style == "spoken":
+        upper = _writes_capitals(model.tokens)
+        return lambda text: spoken(text).upper() if upper else spoken(text)
+    if style in ("restore", "fold"):
+        return lambda text: recase(text) if text == text.lower() else text
+    return lambda text: text
+
+
 def _lines(model: Any, text: Sequence[str], evaluation: Sequence[str], options: LMOptions) -> PreparedText:
     lines = domain_lines(
         text,
@@ -103,9 +113,8 @@ def _lines(model: Any, text: Sequence[str], evaluation: Sequence[str], options: 
     )
     if options.style != "spoken":
         return lines
-    upper = _writes_capitals(model.tokens)
-    said = (spoken(line) for line in lines.lines)
-    return replace(lines, lines=[line.upper() if upper else line for line in said if line])
+    said = map(text_writer(model, options.style), lines.lines)
+    return replace(lines, lines=[line for line in said if line])
 
 
 def _writes_capitals(tokens: Tokens) -> bool:
