@@ -3,6 +3,7 @@
 # make test    set up, then lint, types and every test but the long attacks
 # make attacks every attack on audio, text, manifests, models and commands
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
+# make mutants small faults put into the core, FAULTS of them, one at a time: which do the tests notice?
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
 # make docs    the site from docs/, into build/docs, links checked
 # make help    this list
@@ -13,6 +14,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,dev
 
 ROUNDS ?= 5
+FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
@@ -51,6 +53,9 @@ fuzz: setup
 	  HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -x \
 	    $$(grep -rl "^from hypothesis import" tests --include="test_*.py") || exit 1; \
 	done
+
+mutants: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation.run --count $(FAULTS)
 
 format: setup
 	$(BIN)/ruff check --fix .

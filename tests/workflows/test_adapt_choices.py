@@ -1,0 +1,215 @@
+"""What adaptation chooses, and from what: each choice is seen at the function that it is handed to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("transformers")
+
+from ilme.data.utterances import Utterance
+from ilme.errors import BadInputError
+from ilme.fusion import FusionWeights
+from ilme.recogniser.domain import INTERNAL, LM, load_domain
+from ilme.recogniser.options import default_options
+from ilme.recogniser.recogniser import Recogniser
+from ilme.tuning.weight_search import Optimum, WeightSpace
+from ilme.workflows import adapt as module
+from ilme.workflows import tune
+from ilme.workflows.adapt import AdaptOptions, adapt, safe_choice
+from tests.adapters.tiny import tiny_whisper, waves
+
+NAMES = ("removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned")
+OPTIONS = AdaptOptions(
+    style="restore", order=2, prune=(0,), beam=3, max_decodes=1, calibration=2, normaliser="none", internal="zeroed"
+)
+TEXT = "w5 w6 w7 w8\nw5 w6 w9\nw7 w8 w5 w6\nw5 w6 w7\n" * 5
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    """Every name is the same tiny Whisper, whose words are w0 … w39."""
+    model = tiny_whisper()
+    monkeypatch.setattr("ilme.recogniser.domain.load_model", lambda *a, **k: model)
+    monkeypatch.setattr("ilme.data.written_style.needs_recasing", lambda lines: False)
+    return model
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    """Adapts to a text with dev texts; every utterance is another noise."""
+    count = 0
+
+    def adapted(texts=("w5 w6 w7", "w5 w6", "w7 w8 w5"), options=OPTIONS, text=TEXT, speakers=None, say=lambda _: None):
+        nonlocal count
+        count += 1
+        path = tmp_path / f"text{count}.txt"
+        path.write_text(text)
+        dev = [
+            Utterance(f"u{i}", words, wave, speaker=(speakers or "xy" * 9)[i], seconds=len(wave) / 16_000)
+            for i, (words, wave) in enumerate(zip(texts, waves(len(texts)), strict=True))
+        ]
+        out = tmp_path / f"out{count}"
+        return adapt("tiny", [str(path)], out, dev=dev, options=options, host=tiny, say=say), out
+
+    return adapted
+
+
+def seen(monkeypatch, where, name):
+    """The arguments of every call of a function, which does its work as before."""
+    calls = []
+    real = getattr(where, name)
+
+    def spy(*given, **named):
+        calls.append((given, named))
+        return real(*given, **named)
+
+    monkeypatch.setattr(where, name, spy)
+    return calls
+
+
+def assert_same_lm(one, other):
+    ours, theirs = load_file(one), load_file(other)
+    assert {name: tuple(x.shape) for name, x in ours.items()} == {name: tuple(x.shape) for name, x in theirs.items()}
+    assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
+
+
+def test_no_sentence_of_dev_goes_into_the_lm(run):
+    spoken = "w20 w21 w22 w23 w24 w25 w26 w27 w28"
+    without, clean = run(texts=[spoken, "w5 w6"])
+    with_dev, kept_out = run(texts=[spoken, "w5 w6"], text=TEXT + f"{spoken}\n" * 3)
+    assert with_dev.domain.report["text"]["left out for overlap with dev"] == 3
+    assert_same_lm(kept_out / LM, clean / LM)
+    asked_for, leaked = run(texts=[spoken, "w5 w6"], text=TEXT + f"{spoken}\n" * 3, options=replace(OPTIONS, overlap=0))
+    assert asked_for.domain.report["text"]["left out for overlap with dev"] == 0
+    with pytest.raises(AssertionError):
+        assert_same_lm(leaked / LM, clean / LM)
+    assert without.domain.report["text"]["left out for overlap with dev"] == 0
+
+
+def test_the_internal_lm_with_the_fewest_errors_is_chosen_and_tuned(run, monkeypatch):
+    errors = dict(zip(NAMES, (9.0, 8.0, 2.126, 5.0, 3.0, 4.0), strict=True))
+    left = iter(errors.values())
+    monkeypatch.setattr(module, "search_weights", lambda *a, **k: Optimum(np.zeros(3), next(left)))
+    tuned = seen(monkeypatch, module, "tune_decoder")
+    said = []
+    adapted, _ = run(options=replace(OPTIONS, internal="auto"), say=said.append)
+    assert list(adapted.ranking.items()) == sorted(
+        ((name, round(e, 2)) for name, e in errors.items()), key=lambda item: item[1]
+    )
+    ((given, _),) = tuned
+    assert given[1].subtracted.how == "silence"
+    assert any("silence 2, mean-context 3, learned 4" in line for line in said)
+    assert adapted.domain.report["internal LMs, errors on the lists"] == adapted.ranking
+
+
+def test_a_named_internal_lm_is_the_only_one_that_is_made(run, monkeypatch):
+    ranked = seen(monkeypatch, module, "search_weights")
+    adapted, _ = run()
+    assert list(adapted.ranking) == ["zeroed"] and len(ranked) == 1
+
+
+def test_internal_lms_are_ranked_as_the_search_ranks(run, tiny, monkeypatch):
+    """The same α and the same end of sentence, the safe weights among the starts, the same smoothing and space."""
+    built = seen(monkeypatch, module, "build_lists")
+    searched = seen(monkeypatch, module, "search_weights")
+    tuned = seen(monkeypatch, tune, "find_weights")
+    exponent = default_options(tiny, 3).length_normalisation
+    assert exponent > 0, "else this test would see nothing"
+    run(options=replace(OPTIONS, smoothing=0.03, seed=5))
+    assert [named["length_exponent"] for _, named in built] == [exponent]
+    ((given, named),) = searched
+    assert given[1] == WeightSpace() and named["objective"].smoothing == 0.03 and named["seed"] == 5
+    assert [list(start) for start in named["starts"]] == [[0.25, 0.125, 0.0]]
+    ((_, named),) = tuned
+    options = named["options"]
+    assert options.length_exponent == exponent and options.space == WeightSpace()
+    assert (options.smoothing, options.seed, options.max_decodes, options.beam) == (0.03, 5, 1, 3)
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_internal_lms_score_the_end_as_the_search_does(run, monkeypatch, end):
+    real = module.default_options
+    monkeypatch.setattr(module, "default_options", lambda *a: replace(real(*a), lm_eos=end))
+    scorers = seen(monkeypatch, module, "SequenceScorer")
+    run()
+    assert scorers and all(named["finish"] == end for _, named in scorers)
+
+
+@pytest.mark.parametrize(("speakers", "resampled"), [("vwxyv", False), ("vwxyz", True)])
+def test_speakers_are_resampled_if_there_are_five(run, monkeypatch, speakers, resampled):
+    tuned = seen(monkeypatch, tune, "find_weights")
+    adapted, _ = run(texts=["w5 w6"] * 5, speakers=speakers)
+    ids = [f"u{i}" for i in range(5)]
+    expected = list(speakers) if resampled else ids
+    assert [u.speaker for u in adapted.before.utterances] == expected
+    assert [u.speaker for u in adapted.after.utterances] == expected
+    assert list(tuned[0][1]["speakers"].values()) == (list(speakers) if resampled else [""] * 5)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_internal_lms_are_averaged_over_the_first_utterances(run, tiny, monkeypatch, count):
+    made = []
+    real = Recogniser.calibrate
+
+    def calibrate(self, audio, transcripts):
+        audio = list(audio)
+        made.append((audio, list(transcripts)))
+        return real(self, audio, transcripts)
+
+    monkeypatch.setattr(Recogniser, "calibrate", calibrate)
+    run(texts=["w5 w6"] * 4, options=replace(OPTIONS, calibration=count))
+    ((audio, transcripts),) = made
+    plain = Recogniser(tiny, options=default_options(tiny, 3))
+    assert len(audio) == count
+    for heard, wave, labels in zip(audio, waves(4), transcripts, strict=False):
+        assert np.array_equal(heard, wave) and labels == plain.nbest([wave])[0][0].tokens
+    with pytest.raises(BadInputError, match="at least 2"):
+        AdaptOptions(calibration=1)
+
+
+@pytest.fixture
+def decided(monkeypatch):
+    """Tuning that finds the given weights, whatever they are worth."""
+
+    def weights(lm, subtracted):
+        real = tune.tune_decoder
+        monkeypatch.setattr(
+            module, "tune_decoder", lambda *a, **k: replace(real(*a, **k), weights=FusionWeights(lm, subtracted))
+        )
+
+    return weights
+
+
+def test_weights_that_change_nothing_are_not_kept(run, decided):
+    decided(1e-9, 1e-9)
+    adapted, out = run()
+    assert adapted.tuning.weights == FusionWeights(1e-9, 1e-9)
+    assert adapted.after is adapted.before and adapted.before.total.errors > 0
+    assert adapted.domain.weights == FusionWeights() and adapted.domain.internal == ""
+    assert adapted.internal is None and not (out / INTERNAL).exists()
+    assert "weights are zero" in adapted.domain.report["note"]
+    assert adapted.domain.report["before"] == adapted.domain.report["after"]
+    assert adapted.domain.report["relative"] == 0.0
+
+
+def test_weights_that_help_are_kept(run, decided, tiny, tmp_path):
+    """Dev says what the search with the safe weights hears, so these weights leave no error."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    options = replace(OPTIONS, overlap=0)
+    adapt("tiny", [str(tmp_path / "text.txt")], tmp_path / "safe", options=options, host=tiny)
+    safe = load_domain(tmp_path / "safe")
+    decided(*(safe_choice(tiny)[1].lm, safe_choice(tiny)[1].subtracted))
+    adapted, out = run(texts=[safe.transcribe(wave).text for wave in waves(3)], options=options)
+    assert adapted.before.total.errors > 0 and adapted.after.total.errors == 0
+    assert adapted.domain.weights == safe_choice(tiny)[1] and adapted.domain.internal == "zeroed"
+    assert adapted.internal.how == "zeroed" and (out / INTERNAL).exists()
+    assert "note" not in adapted.domain.report
+    assert adapted.domain.report["relative"] == 100.0
+    assert adapted.domain.report["after"]["WER"] == 0.0
+    assert adapted.domain.report["before"]["WER"] == round(adapted.before.rate, 3)
+    assert adapted.domain.report["dev utterances"] == 3
