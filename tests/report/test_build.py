@@ -123,8 +123,22 @@ def test_audio_is_compressed_and_plays(files: tuple[Path, list[Path], Path], tmp
     samples, rate = soundfile.read(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
     assert rate in (16000, 48000) and abs(len(samples) / rate - 0.5) < 0.1
     small = tmp_path / "x.mp3"
-    small.write_bytes(b"ID3abc")
-    assert data_uri(small) == "data:audio/mpeg;base64," + base64.b64encode(b"ID3abc").decode()
+    soundfile.write(small, samples, rate, format="MP3")
+    assert data_uri(small) == "data:audio/mpeg;base64," + base64.b64encode(small.read_bytes()).decode()
+
+
+def test_a_recording_that_cannot_be_read_is_told_and_the_rest_is_shown(
+    files: tuple[Path, list[Path], Path], tmp_path: Path
+) -> None:
+    results = Results.load(files[0])
+    broken = tmp_path / "broken.wav"
+    broken.write_bytes(b"RIFF and no more")
+    ids = list(results.references)
+    changed = {i: replace(r, audio=str(broken) if i == ids[0] else r.audio) for i, r in results.references.items()}
+    rows = gather_set(replace(results, references=changed), transcripts=400, audio=400)["utterances"]
+    by_id = {row["id"]: row for row in rows}
+    assert by_id[ids[0]]["audio"] is None and "broken.wav cannot be read" in by_id[ids[0]]["noAudio"]
+    assert sum(bool(row["audio"]) for row in rows) == sum(bool(r.audio) for r in changed.values()) - 1
 
 
 def test_curves_come_from_training(files: tuple[Path, list[Path], Path], tmp_path: Path) -> None:

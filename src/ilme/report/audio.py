@@ -6,7 +6,7 @@ import base64
 import io
 from pathlib import Path
 
-from ilme.data.audio import load_audio
+from ilme.data.audio import audio_info, load_audio
 
 __all__ = ["data_uri"]
 
@@ -17,6 +17,7 @@ TYPES = {".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".oga"
 
 def data_uri(path: Path) -> str:
     """The recording as a data URI: a small compressed file as it stands, any other one as Ogg Opus."""
+    audio_info(path)  # an error where it is no audio, or no regular file
     if path.suffix.lower() in TYPES and path.stat().st_size <= SMALL:
         return _uri(path.read_bytes(), TYPES[path.suffix.lower()])
     import soundfile

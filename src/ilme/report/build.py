@@ -16,6 +16,7 @@ from ilme.errors import BadInputError
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table
 from ilme.report.gather import gather_curves, gather_set
+from ilme.runtime.files import write_atomically
 
 __all__ = ["ReportOptions", "build_report", "write_report"]
 
@@ -45,9 +46,9 @@ class ReportOptions:
 def write_report(out: Path, results: Sequence[Path], curves: Sequence[Path], options: ReportOptions) -> int:
     """Writes the report of these files; returns its size in bytes."""
     page = build_report(group_by_test_set([Results.load(p) for p in results]), curves, options)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
-    return out.stat().st_size
+    content = page.encode()
+    write_atomically(out, content)
+    return len(content)
 
 
 def group_by_test_set(parts: Sequence[Results]) -> list[Results]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, IlmeError
 from ilme.evaluation.analysis import word_changes
 from ilme.evaluation.metrics import Edit, ErrorCounts, Measurement, align
 from ilme.evaluation.results import Results, System
@@ -236,9 +238,13 @@ def _attach_audio(results: Results, rows: Iterable[dict[str, Any]], most: int) -
         path = results.references[row["id"]].audio
         if most <= 0:
             return
-        if path and Path(path).is_file():
+        if not path or not os.path.lexists(path):  # the report may be written where the recordings are not
+            continue
+        try:
             row["audio"] = data_uri(Path(path))
             most -= 1
+        except (IlmeError, OSError, RuntimeError) as error:  # libsndfile's are RuntimeErrors
+            row["noAudio"] = str(error)
 
 
 def _edit(edit: Edit) -> str | list[str]:
@@ -266,24 +272,36 @@ def gather_curves(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], str]:
         rows = [row for row in _lines(path) if "ilm_ppl" in row]
         if not rows:
             raise BadInputError(f"{path} has no internal-LM perplexity (ilm_ppl)")
-        by = "hours" if any(row.get("hours") for row in rows) else "step"
+        by = "hours" if all("hours" in row for row in rows) and any(row["hours"] for row in rows) else "step"
         hours = hours or by == "hours"
         name = path.parent.name or path.stem
-        series.append({"name": f"{name}, internal LM", "points": [[row[by], row["ilm_ppl"]] for row in rows]})
-        source = [[row[by], row["source_lm_ppl"]] for row in rows if row.get("source_lm_ppl")]
+        series.append({"name": f"{name}, internal LM", "points": [_point(path, row, by, "ilm_ppl") for row in rows]})
+        source = [_point(path, row, by, "source_lm_ppl") for row in rows if row.get("source_lm_ppl")]
         if source and source not in [s["points"] for s in series]:
             series.append({"name": f"{name}, source LM", "points": source, "dash": "5 4"})
     return series, "hours of training speech" if hours else "training steps"
 
 
+def _point(path: Path, row: Mapping[str, Any], *keys: str) -> list[float]:
+    """Numbers that can be drawn."""
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadInputError(f"{path}: {key} must be a finite number in every line with ilm_ppl, not {value!r:.60}")
+    return [row[key] for key in keys]
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file; a last one that was cut off is passed over."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
     rows = []
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise BadInputError(f"{path}, line {number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BadInputError(f"{path}, line {number} is not a JSON object; `ilme train` writes metrics.jsonl")
+        rows.append(row)
     return rows

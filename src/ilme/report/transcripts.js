@@ -22,6 +22,7 @@ function card(set, utterance) {
   if (utterance.speaker) meta.append(html("span", {}, `speaker ${utterance.speaker}`));
   if (utterance.seconds) meta.append(html("span", {}, `${utterance.seconds.toFixed(1)} s`));
   if (utterance.audio) meta.append(html("audio", { controls: "", preload: "none", src: utterance.audio, "aria-label": `recording of ${utterance.id}` }));
+  else if (utterance.noAudio) meta.append(html("span", { title: utterance.noAudio }, "recording unreadable"));
   const list = html("dl", {}, html("dt", {}, "reference"), html("dd", { class: "reference" }, utterance.reference), html("dd", { class: "errors" }, ""));
   set.systems.forEach((system, k) => {
     const edits = utterance.edits[k], wrong = errorCount(edits);
