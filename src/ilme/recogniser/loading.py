@@ -282,10 +282,18 @@ def describe(parts: Parts) -> dict[str, str]:
     if parts.format == "float32":
         described.pop("format")  # scores are those of the unpacked network, to rounding
     for name in ("model", "lm", "subtracted"):
-        file = weights_file(Path(getattr(parts, name)))
-        if getattr(parts, name) and file.is_file():
-            described[f"{name}_content"] = short_hash(file)
+        if getattr(parts, name) and (content := _content(Path(getattr(parts, name)))):
+            described[f"{name}_content"] = content
     return described
+
+
+def _content(path: Path) -> str:
+    """A hash of a file of weights, or of those that a folder holds; empty for what is not on this machine."""
+    file = weights_file(path)
+    if file.is_file():
+        return short_hash(file)
+    found = sorted(p for p in path.glob("**/*") if p.suffix in (".onnx", ".safetensors") and p.is_file())
+    return "-".join(short_hash(p) for p in found)
 
 
 def load_recogniser(
