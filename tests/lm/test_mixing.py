@@ -87,12 +87,13 @@ def test_an_lm_that_changed_or_went_is_an_error(made):
         read_mixture(made / "mix.json")
 
 
-def test_only_mixture_files_are_taken_for_one(made):
-    assert not is_mixture(made / "nothing.json")
-    (made / "other.json").write_text("[1]")
-    assert not is_mixture(made / "other.json")
-    (made / "broken.json").write_text("{")
-    assert not is_mixture(made / "broken.json")
+def test_json_is_taken_for_a_mixture_and_must_be_one(made):
+    assert not is_mixture(made / "nothing.json") and not is_mixture(made / "a.safetensors")
+    for content, message in (("[1]", "not a JSON object"), ("{", "not JSON"), ("{}", "no mixture of LMs")):
+        (made / "other.json").write_text(content)
+        assert is_mixture(made / "other.json")
+        with pytest.raises(CheckpointError, match=message):
+            read_mixture(made / "other.json")
     write_mixture(made / "mix.json", Mixture((made / "a.safetensors",), (1.0,)))
     assert is_mixture(made / "mix.json")
     about = json.loads((made / "mix.json").read_text())

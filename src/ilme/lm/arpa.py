@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ __all__ = ["Arpa", "NGramTable", "Units", "read_arpa", "write_arpa"]
 Units = Literal["ids", "pieces"]
 
 LN10 = math.log(10.0)
+MOST_ORDERS = 100  # more than any toolkit writes
+LARGEST_BACKOFF = 100 * LN10  # ln of a back-off weight; what a model needs lies near 1
 NEVER = -99.0 * LN10  # the customary log10 of an impossible word; finite, so that 0 · NEVER is 0
 
 
@@ -96,7 +99,7 @@ def read_arpa(path: str | os.PathLike[str], tokens: Tokens, units: Units | None 
     try:
         with _open_text(path, "rt", path.suffix == ".gz") as stream:
             return _Reader(path, stream, tokens, units).read()
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise BadInputError(f"{path} is not an ARPA file, or is damaged: {error}") from error
 
 
@@ -165,13 +168,22 @@ class _Reader:
             line = self._next_line()
             if line == "\\1-grams:":
                 break
-            match = re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", line)
+            match = re.fullmatch(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,15})", line)
             if not match or int(match[1]) != len(counts) + 1:
                 raise self._error(f"expected 'ngram {len(counts) + 1}=COUNT' or '\\1-grams:', found {line[:80]!r}")
             counts.append(int(match[2]))
+            self._check_counts(counts)
         if not counts:
             raise self._error("the header counts no n-grams")
         return counts
+
+    def _check_counts(self, counts: list[int]) -> None:
+        """What the header promises can be there: an n-gram is a number and a word, four bytes at the least."""
+        if len(counts) > MOST_ORDERS:
+            raise self._error(f"the model has more than {MOST_ORDERS} orders")
+        size = self.path.stat().st_size
+        if self.path.suffix != ".gz" and counts[-1] > size // 4:
+            raise self._error(f"{counts[-1]} n-grams are counted, more than the {size} bytes of the file can hold")
 
     def _entry(self, line: str, order: int, highest: bool) -> _Entry:
         parts = line.split()
@@ -182,7 +194,7 @@ class _Reader:
             backoff = float(parts[-1]) if len(parts) == order + 2 and not highest else 0.0
         except ValueError as error:
             raise self._error(f"not a number: {error}") from error
-        if math.isnan(log_prob) or log_prob > 1e-6 or math.isnan(backoff):
+        if math.isnan(log_prob) or log_prob > 1e-6 or math.isnan(backoff) or backoff * LN10 > LARGEST_BACKOFF:
             raise self._error(f"log10 probability {parts[0]} with back-off {backoff} is not possible")
         return parts[1 : order + 1], log_prob, backoff
 
@@ -286,7 +298,8 @@ def _parse_block(lines: list[str], order: int, highest: bool, symbols: dict[str,
             words[:, j] = np.fromiter(map(symbols.__getitem__, fields[j + 1 :: width]), np.int64, count)
     except (KeyError, ValueError):
         return None
-    if np.isnan(log_prob).any() or np.isnan(backoff).any() or (log_prob > 1e-6).any():
+    impossible = np.isnan(log_prob).any() or np.isnan(backoff).any() or (log_prob > 1e-6).any()
+    if impossible or (backoff * LN10 > LARGEST_BACKOFF).any():
         return None
     return _natural(words, log_prob, backoff)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.errors import BadInputError, MissingExtraError
-from ilme.lm.arpa import LN10, NEVER, Units
+from ilme.errors import BadInputError, CheckpointError, MissingExtraError
+from ilme.lm.arpa import LN10, MOST_ORDERS, NEVER, Units
 from ilme.lm.ngram import lm_tokens
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["KenLMScorer"]
 
+_MAGIC = b"mmap lm http://kheafield.com/code"
+_VERSION = b" format version 5\n"
+_ORDER_AT, _COUNTS_AT = 88, 108  # bytes before the order and before the counts of a binary's header
 NOTHING = -1  # fills a context that is shorter than the model's order allows
+
+
+def check_header(path: Path) -> None:
+    """A binary's header promises no more than its file holds: KenLM would map it, and read past the end.
+
+    Other files, such as ARPA, are left to KenLM.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(_COUNTS_AT + 8 * MOST_ORDERS)
+    if not head.startswith(_MAGIC):
+        return
+    if not head[len(_MAGIC) :].startswith(_VERSION):
+        raise CheckpointError(f"{path} is a KenLM binary of another version, or was never completed; build it again")
+    order = head[_ORDER_AT] if len(head) > _ORDER_AT else 0
+    if not 1 <= order <= MOST_ORDERS or len(head) < _COUNTS_AT + 8 * order:
+        raise CheckpointError(f"{path} is a damaged KenLM binary: its header is cut off or names order {order}")
+    counts = struct.unpack_from(f"<{order}Q", head, _COUNTS_AT)
+    if not counts[0] or sum(counts) > 8 * size:  # a trie packs an n-gram into a few bits
+        raise CheckpointError(
+            f"{path} is a damaged KenLM binary: its header counts {sum(counts):,} n-grams in {size:,} bytes; copy it "
+            "again"
+        )
 
 
 class KenLMScorer:
@@ -49,12 +76,13 @@ class KenLMScorer:
             dtype: Number format of rows.
             kept_rows: How many rows to keep, the least recently used given up first.
         """
+        if not Path(path).is_file():
+            raise BadInputError(f"no KenLM model at {path}")
+        check_header(Path(path))
         try:
             import kenlm
         except ImportError as error:
             raise MissingExtraError("kenlm", "kenlm") from error
-        if not Path(path).is_file():
-            raise BadInputError(f"no KenLM model at {path}")
         if kept_rows < 1:
             raise BadInputError(f"kept_rows must be at least 1, got {kept_rows}")
         try:

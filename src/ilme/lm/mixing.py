@@ -9,7 +9,6 @@ one that has been trained again since is not mixed with weights that were found 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ilme.errors import BadInputError, CheckpointError
 from ilme.protocols import TokenScorer
+from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import short_hash, weights_file, write_json
 from ilme.runtime.state import select
 
@@ -110,31 +110,52 @@ def write_mixture(file: Path, mixture: Mixture) -> None:
 
 
 def is_mixture(name: str | Path) -> bool:
-    """Whether it is a file that `write_mixture` wrote."""
-    file = Path(name)
-    if file.suffix != ".json" or not file.is_file():
-        return False
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return False
-    return isinstance(about, dict) and about.get("format") == FORMAT
+    """Whether it is a mixture file, whole or damaged: no other LM is JSON."""
+    return Path(name).suffix == ".json" and Path(name).is_file()
 
 
 def read_mixture(file: Path) -> Mixture:
     """Reads what `write_mixture` wrote, and checks that every LM is there and the one it was."""
-    about = json.loads(file.read_text(encoding="utf-8"))
+    about = read_json_object(file)
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"{file} is no mixture of LMs: its format is not {FORMAT}; `ilme lm mix` writes one")
     if about.get("version") != VERSION:
         raise CheckpointError(
-            f"{file} has format version {about.get('version')}, this program reads {VERSION}; update ilme"
+            f"{file} has format version {str(about.get('version'))[:20]}, this program reads {VERSION}; update ilme"
         )
     try:
-        parts = [(file.parent / part["lm"], float(part["weight"]), part["content"]) for part in about["lms"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file} is damaged ({error!r}); mix again: ilme lm mix") from error
-    for lm, _, content in parts:
+        parts = config_from_json(_Parts, {"lms": about.get("lms")}).lms
+    except BadInputError as error:
+        raise CheckpointError(f"{file} is damaged ({error}); mix again: ilme lm mix") from error
+    for part in parts:
+        lm = file.parent / part.lm
         if not lm.exists():
             raise CheckpointError(f"{file} mixes {lm}, which is not there; move it back, or mix again: ilme lm mix")
-        if short_hash(weights_file(lm)) != content:
+        if not weights_file(lm).is_file() or short_hash(weights_file(lm)) != part.content:
             raise CheckpointError(f"{lm} has changed since {file} was made; find its weights again: ilme lm mix")
-    return Mixture(tuple(lm for lm, _, _ in parts), tuple(weight for _, weight, _ in parts))
+    return Mixture(tuple(file.parent / part.lm for part in parts), tuple(part.weight for part in parts))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One LM of a mixture file."""
+
+    lm: str
+    weight: float
+    content: str
+
+    def __post_init__(self) -> None:
+        if not self.lm or "\0" in self.lm or len(self.lm) > 4096:
+            raise BadInputError("an LM has no name that a file can have")
+        if not 0 <= self.weight <= 1:
+            raise BadInputError(f"the weight of {self.lm} must lie between 0 and 1, got {self.weight}")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    lms: tuple[_Part, ...]
+
+    def __post_init__(self) -> None:
+        total = sum(part.weight for part in self.lms)
+        if not math.isclose(total, 1.0, abs_tol=1e-3):
+            raise BadInputError(f"the weights of its {len(self.lms)} LMs sum to {total:.4f}, not to 1")

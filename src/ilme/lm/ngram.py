@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError
-from ilme.lm.arpa import NEVER, Arpa, Units, read_arpa
-from ilme.runtime.files import atomic_path
+from ilme.lm.arpa import LARGEST_BACKOFF, MOST_ORDERS, NEVER, Arpa, Units, read_arpa
+from ilme.runtime.configs import config_from_json, json_object, read_json_object
+from ilme.runtime.files import write_atomically
 from ilme.runtime.state import State
 from ilme.runtime.tensors import read_header
 from ilme.tokens import Tokens
@@ -292,9 +293,8 @@ class NGramScorer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model in a form that loads at once: safetensors, with the inventory inside. Atomic."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        path = Path(path)
         a = self.automaton
         arrays = {
             "key": a.key,
@@ -309,8 +309,7 @@ class NGramScorer:
             "unknown": self.unknown,
             "tokens": self.tokens.to_json(),
         }
-        with atomic_path(path) as partial:
-            save_file(arrays, partial, {"format": FORMAT, "ngram": json.dumps(header)})
+        write_atomically(Path(path), save(arrays, {"format": FORMAT, "ngram": json.dumps(header)}))
 
     @classmethod
     def load(
@@ -330,16 +329,75 @@ class NGramScorer:
                 if metadata.get("format") != FORMAT:
                     raise CheckpointError(f"{path} is not an n-gram model: its format is {metadata.get('format')!r}")
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            header = json.loads(metadata["ngram"])
-            tokens = Tokens.from_json(header["tokens"])
-            width = len(tokens) + 1
-            first = np.searchsorted(arrays["key"], np.arange(len(arrays["backoff"]) + 1) * width)
-            automaton = Automaton(symbol=arrays["key"] % width, first=first, order=header["order"], **arrays)
-            return cls(automaton, tokens, tuple(header["missing"]), header["unknown"], device, dtype)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
+        except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged or of another version: {error}; write it again") from error
+        try:
+            header = json_object(metadata.get("ngram", "null"), "entry 'ngram' of its header")
+            stored = config_from_json(_Stored, header)
+            automaton = _automaton(stored, arrays)
+        except (BadInputError, CheckpointError) as error:
+            raise CheckpointError(f"{path} is damaged or of another version: {error}; write it again") from error
+        return cls(automaton, stored.tokens, stored.missing, stored.unknown, device, dtype)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The header of a file: what the arrays do not say."""
+
+    order: int
+    tokens: Tokens
+    missing: tuple[int, ...] = ()
+    unknown: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.order <= MOST_ORDERS:
+            raise BadInputError(f"the order must lie between 1 and {MOST_ORDERS}, got {self.order}")
+        named = [*self.missing, *(() if self.unknown is None else (self.unknown,))]
+        if any(not 0 <= i < len(self.tokens) for i in named):
+            raise BadInputError(f"ids without a unigram must be among the {len(self.tokens)} tokens")
+        if self.missing and self.unknown is None:
+            raise BadInputError("ids without a unigram need the id that stands for them")
+
+
+def _automaton(stored: _Stored, arrays: dict[str, NDArray[np.generic]]) -> Automaton:
+    """The automaton out of the arrays of a file, each of which is checked: a search follows them without a look."""
+    kinds = {"key": "i", "log_prob": "f", "target": "i", "backoff": "f", "shorter": "i"}
+    if set(arrays) != set(kinds):
+        raise BadInputError(f"it must hold {', '.join(kinds)} and holds {', '.join(sorted(arrays))[:200]}")
+    for name, kind in kinds.items():
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind != kind:
+            raise BadInputError(f"{name} is no list of {'whole ' if kind == 'i' else ''}numbers")
+    key, target, shorter = (arrays[name].astype(np.int64, copy=False) for name in ("key", "target", "shorter"))
+    log_prob, backoff = (arrays[name].astype(np.float64, copy=False) for name in ("log_prob", "backoff"))
+    width, nodes = len(stored.tokens) + 1, len(backoff)
+    if not len(key) == len(log_prob) == len(target) or not len(shorter) == nodes >= 1:
+        raise BadInputError("its arrays differ in length")
+    if nodes > 1 and nodes <= width:
+        raise BadInputError(f"it has {nodes} contexts, too few for an inventory of {width - 1} tokens")
+    if len(key) < width or not np.array_equal(key[:width], np.arange(width)):
+        raise BadInputError(f"key does not begin with the {width} unigrams of its inventory")
+    if not (np.diff(key) > 0).all() or key[-1] >= nodes * width:
+        raise BadInputError("key is not ascending, or names contexts that are not there")
+    if not ((target >= 0) & (target < nodes)).all():
+        raise BadInputError("target names contexts that are not there")
+    if (nodes == 1) != (stored.order == 1):
+        raise BadInputError(f"a model of order {stored.order} cannot have {nodes} contexts")
+    # A context is stored after the shorter ones: so no chain of back-offs comes back to where it was.
+    if shorter[0] != 0 or not ((shorter[1:] >= 0) & (shorter[1:] < np.arange(1, nodes))).all():
+        raise BadInputError("shorter does not lead from each context to an earlier one")
+    chain = shorter
+    for _ in range(stored.order - 2):
+        chain = shorter[chain]
+    if chain.any():
+        raise BadInputError(f"a context has more shorter ones than order {stored.order} allows")
+    if np.isnan(log_prob).any() or (log_prob > 1e-5).any():
+        raise BadInputError("log_prob holds NaN, or a probability above 1")
+    if np.isnan(backoff).any() or (backoff > LARGEST_BACKOFF).any():
+        raise BadInputError(f"backoff holds NaN, or a weight above exp({LARGEST_BACKOFF:.0f})")
+    first = np.searchsorted(key, np.arange(nodes + 1) * width)
+    return Automaton(
+        key, key % width, np.maximum(log_prob, NEVER), target, first, np.maximum(backoff, NEVER), shorter, stored.order
+    )
 
 
 def load_ngram(
@@ -362,12 +420,19 @@ def load_ngram(
         beside = path.with_name(f"{path.name}.tokens.json")
         if not beside.is_file():
             raise BadInputError(f"{path} names no inventory: give the tokens, or put {beside.name} beside it")
-        tokens = Tokens.from_json(json.loads(beside.read_text(encoding="utf-8")))
+        tokens = _tokens_of(beside)
     if path.suffix in (".bin", ".binary", ".klm"):
         from ilme.lm.kenlm_binary import KenLMScorer
 
         return KenLMScorer(path, tokens, units or "ids", device, dtype)
     return NGramScorer.from_arpa(path, tokens, units, device, dtype)
+
+
+def _tokens_of(file: Path) -> Tokens:
+    try:
+        return config_from_json(Tokens, read_json_object(file))
+    except BadInputError as error:
+        raise CheckpointError(f"{file} is no token inventory: {error}; write it again: ilme ngram train") from error
 
 
 def is_ngram(name: str | os.PathLike[str]) -> bool:

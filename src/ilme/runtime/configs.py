@@ -17,7 +17,7 @@ __all__ = ["changed_config", "config_from_json", "config_to_json", "json_object"
 Config = TypeVar("Config")
 
 LARGEST_FILE = 1 << 28  # bytes of JSON; an inventory of a million pieces has a tenth of that
-_PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
 
 
 def config_to_json(config: Any) -> dict[str, Any]:
