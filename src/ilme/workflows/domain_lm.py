@@ -20,6 +20,7 @@ from ilme.tokens import Tokens
 __all__ = ["LMOptions", "text_writer", "train_domain_lm", "unwritable"]
 
 SPELLED = 200  # an inventory of fewer units spells words out
+FEWEST_WORDS = 20  # a few sentences; of less an LM learns nothing but to repeat them
 MOST_TOKENS = 0.55  # tokens to a letter; text that needs more is not in a script that the model writes
 MOST_UNKNOWN = 0.05  # of the tokens
 Say = Callable[[str], None]
@@ -111,6 +112,11 @@ def _lines(model: Any, text: Sequence[str], evaluation: Sequence[str], options: 
         overlap=options.overlap or LMOptions.overlap,
         seed=options.seed,
     )
+    if lines.words < FEWEST_WORDS:
+        raise BadInputError(
+            f"the text holds {lines.words} words in {len(lines.lines)} lines, and at least {FEWEST_WORDS} words are "
+            "needed, better some thousands; name more text of the domain with --text"
+        )
     if options.style != "spoken":
         return lines
     said = map(text_writer(model, options.style), lines.lines)
