@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ilme.adapters.openai_whisper import DIMENSIONS
 from ilme.adapters.whisper_weights import load_whisper_encoder, save_whisper_encoder
 from ilme.data.features import FrontendConfig
 from ilme.errors import BadInputError, CheckpointError
@@ -28,13 +29,24 @@ def _openai_names(encoder: WhisperEncoder) -> dict[str, torch.Tensor]:
 
 def _pt(path: Path, encoder: WhisperEncoder) -> Path:
     parameters = _openai_names(encoder) | {"decoder.ln.weight": torch.ones(3)}
-    torch.save({"dims": {"n_mels": 80}, "model_state_dict": parameters}, path)
+    torch.save({"dims": _dims(encoder), "model_state_dict": parameters}, path)
     return path
+
+
+def _dims(encoder: WhisperEncoder) -> dict[str, int]:
+    names = _openai_names(encoder)
+    positions, width = names["encoder.positional_embedding"].shape
+    layers = len({name.split(".")[2] for name in names if ".blocks." in name})
+    sizes = dict.fromkeys(DIMENSIONS, 1) | {
+        "n_audio_ctx": positions,
+        "n_mels": names["encoder.conv1.weight"].shape[1],
+    }
+    return sizes | {"n_audio_state": width, "n_text_state": width, "n_audio_layer": layers}
 
 
 def _ggml(path: Path, encoder: WhisperEncoder) -> Path:
     """The parameters in float16, as whisper.cpp stores them, with no mel filters and no vocabulary."""
-    data = struct.pack("<i11i2ii", 0x67676D6C, *[1] * 11, 0, 0, 0)
+    data = struct.pack("<i11i2ii", 0x67676D6C, *_dims(encoder).values(), 1, 0, 0, 0)
     for name, value in _openai_names(encoder).items():
         if name.endswith(("conv1.bias", "conv2.bias")):
             value = value[:, None]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
+from ilme.runtime.configs import read_json_object
+from ilme.runtime.tensors import check_finite, read_shapes
 
 __all__ = ["CLASSES", "adapter_class", "hub_parts", "model_type"]
 
@@ -17,6 +19,7 @@ CLASSES = {
     "moonshine": "ilme.adapters.moonshine:Moonshine",
     "speech_to_text": "ilme.adapters.speech2text:Speech2Text",
 }
+SMALL = 100_000  # a number in a config that needs no weights, such as positions that are computed
 
 
 def adapter_class(name: str) -> Any:
@@ -36,19 +39,16 @@ def model_type(name: str) -> str:
         file = folder / "config.json"
         if not file.exists():
             raise CheckpointError(f"{folder} has no config.json; a model folder has config.json and model.safetensors")
-        try:
-            return str(json.loads(file.read_text()).get("model_type", "unknown"))
-        except (json.JSONDecodeError, AttributeError) as error:
-            raise CheckpointError(f"{file} is not a JSON object: {error}") from error
+        return str(read_json_object(file).get("model_type", "unknown"))[:80]
     try:
         from transformers import AutoConfig
     except ImportError as error:
         raise MissingExtraError("transformers", "hf") from error
     try:
         return str(AutoConfig.from_pretrained(name, trust_remote_code=False).model_type)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise CheckpointError(
-            f"{name} is neither a local model nor a hub id that can be reached: {str(error).splitlines()[0]}"
+            f"{name} is neither a local model nor a hub id that can be reached: {_reason(error)}"
         ) from error
 
 
@@ -58,13 +58,43 @@ def hub_parts(name: str, model_class: str, device: str, dtype: torch.dtype) -> t
         import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "hf") from error
+    if Path(name).is_dir():
+        _check_sizes(Path(name))
     try:
-        model = getattr(transformers, model_class).from_pretrained(
-            name, dtype=dtype, use_safetensors=True, trust_remote_code=False
+        model, info = getattr(transformers, model_class).from_pretrained(
+            name, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         load = transformers.AutoFeatureExtractor.from_pretrained
         extractor = load(name, trust_remote_code=False)  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{name} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # transformers raises many kinds for damaged files; the cause stays attached
+        raise CheckpointError(f"{name} cannot be loaded: {_reason(error)}") from error
+    if missing := sorted(info["missing_keys"]):  # transformers would draw them at random, with a warning
+        raise CheckpointError(f"{name} is not whole: {len(missing)} of its weights are missing, such as {missing[0]}")
+    check_finite(name, model.state_dict())
     return model.to(device), tokenizer, extractor
+
+
+def _check_sizes(folder: Path) -> None:
+    """No size in config.json is larger than the weights can fill: a network is built from it, layer by layer."""
+    shapes = {k: v for file in sorted(folder.glob("*.safetensors")) for k, v in read_shapes(file).items()}
+    if not shapes:
+        return  # the loader says what is missing
+    numbers = sum(math.prod(shape) for shape in shapes.values())
+    for name, value in read_json_object(folder / "config.json").items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        most = len(shapes) if name.endswith("layers") else max(numbers, SMALL)
+        if abs(value) > most:
+            raise CheckpointError(
+                f"{folder / 'config.json'}: {name}={value}, but the weights beside it are {len(shapes)} tensors with "
+                f"{numbers:,} numbers"
+            )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a message; advice to run a model's own code is left out."""
+    text = str(error)
+    if "trust_remote_code" in text or "weights_only" in text:
+        return "it needs code of its own, which is never run"
+    return (text.splitlines() or [type(error).__name__])[0]
