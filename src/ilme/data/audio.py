@@ -59,6 +59,8 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+# libsndfile's note about a chunk that goes on after the file's end.
+_TOO_LARGE = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # What programs that wrote to a pipe leave in a WAV header in place of the size.
 _UNKNOWN_SIZES = {0, 0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF}
 
@@ -255,15 +257,32 @@ def _look_at(path: Path) -> tuple[int, bytes]:
 def cut_off(path: Path, promised: int, found: int, header: str) -> str:
     """How a file is known to be cut off, or an empty string.
 
-    Each format tells in its own way: FLAC and MP3 give fewer samples than their header promises, WAV has a
-    data chunk larger than the file, Ogg (Opus, Vorbis) lacks the page that ends the stream.
+    Each format tells in its own way: FLAC, MP3 and SPHERE give fewer samples than their header promises, WAV, AIFF, AU
+    and others have a chunk larger than the file, Ogg (Opus, Vorbis) lacks the page that ends the stream.
+
+    Args:
+        path: The file.
+        promised: Samples per channel, as libsndfile understands the header.
+        found: Samples per channel that were read.
+        header: What libsndfile noted about the header.
     """
+    promised = max(promised, _sphere_samples(path))
     if found < promised:
         return f"its header promises {promised} samples and {found} are there"
-    wave = re.search(r"^data : (\d+) \(should be (\d+)\)", header, re.MULTILINE)
-    if wave and int(wave[1]) > int(wave[2]) and int(wave[1]) not in _UNKNOWN_SIZES:
-        return f"its header promises {wave[1]} bytes of samples and {wave[2]} are there"
+    chunk = _TOO_LARGE.search(header)
+    if chunk and int(chunk[1]) > int(chunk[2]) and int(chunk[1]) not in _UNKNOWN_SIZES:
+        return f"its header promises {chunk[1]} bytes and {chunk[2]} are there"
+    if "Seems to be a truncated file" in header:  # VOC
+        return "its header promises more bytes than are there"
     return _ogg_missing(path)
+
+
+def _sphere_samples(path: Path) -> int:
+    """Samples per channel that the header of a NIST SPHERE file promises, which libsndfile does not look at."""
+    with path.open("rb") as file:
+        head = file.read(1024)
+    count = re.search(rb"^sample_count -i (\d{1,15})\s", head, re.MULTILINE)
+    return int(count[1]) if head.startswith(b"NIST_1A") and count else 0
 
 
 def _ogg_missing(path: Path) -> str:
