@@ -18,7 +18,7 @@ FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup demo test attacks fuzz lint types format bundle docs clean
+.PHONY: help setup demo test attacks fuzz mutants lint types format bundle docs clean
 
 help:
 	@sed -n 's/^# //p' Makefile
