@@ -31,8 +31,10 @@ def best_transcripts(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def label_scores(hypotheses: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean log P of a label (and the end) under each scorer."""
+    """Mean log P of a label (and the end) under each scorer; nothing of no hypotheses."""
     labels = sum(len(h["tokens"]) + 1 for h in hypotheses)
+    if not labels:
+        return {}
     names = {"asr": "model", "lm": "target LM", "subtracted": "internal LM"}
     return {name: round(sum(h["scores"][key] for h in hypotheses) / labels, 2) for key, name in names.items()}
 
