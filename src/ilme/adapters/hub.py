@@ -19,6 +19,7 @@ CLASSES = {
     "moonshine": "ilme.adapters.moonshine:Moonshine",
     "speech_to_text": "ilme.adapters.speech2text:Speech2Text",
 }
+SIZES = ("layers", "heads", "d_model", "_dim", "_size", "positions", "bins")  # how fields are called that count units
 SMALL = 100_000  # a number in a config that needs no weights, such as positions that are computed
 
 
@@ -71,6 +72,9 @@ def hub_parts(name: str, model_class: str, device: str, dtype: torch.dtype) -> t
         raise CheckpointError(f"{name} cannot be loaded: {_reason(error)}") from error
     if missing := sorted(info["missing_keys"]):  # transformers would draw them at random, with a warning
         raise CheckpointError(f"{name} is not whole: {len(missing)} of its weights are missing, such as {missing[0]}")
+    if unused := sorted(key for key in info["unexpected_keys"] if ".layers." in key):
+        raise CheckpointError(f"{name}: config.json has fewer layers than the weights, which have {unused[0]}")
+    _check_ids(name, model.config)
     check_finite(name, model.state_dict())
     return model.to(device), tokenizer, extractor
 
@@ -85,10 +89,19 @@ def _check_sizes(folder: Path) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         most = len(shapes) if name.endswith("layers") else max(numbers, SMALL)
-        if abs(value) > most:
+        if abs(value) > most or (value < 1 and name.endswith(SIZES)):
             raise CheckpointError(
                 f"{folder / 'config.json'}: {name}={value}, but the weights beside it are {len(shapes)} tensors with "
                 f"{numbers:,} numbers"
+            )
+
+
+def _check_ids(name: str, config: Any) -> None:
+    for field in ("decoder_start_token_id", "eos_token_id"):
+        value = getattr(config, field, None)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < config.vocab_size:
+            raise CheckpointError(
+                f"{name}: {field} of config.json must be one of the {config.vocab_size} ids, got {str(value)[:40]}"
             )
 
 

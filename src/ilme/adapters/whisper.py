@@ -57,7 +57,11 @@ class WhisperOptions:
 
     def __post_init__(self) -> None:
         if self.task not in ("transcribe", "translate"):
-            raise BadInputError(f"task must be transcribe or translate, got {self.task!r}")
+            raise BadInputError(f"task must be transcribe or translate, got {str(self.task)[:40]!r}")
+        for name, kind in {"language": str, "prompt": str, "timestamps": bool, "suppress_non_speech": bool}.items():
+            if not isinstance(getattr(self, name), kind):
+                what = "a text" if kind is str else "true or false"
+                raise BadInputError(f"{name} must be {what}, got {str(getattr(self, name))[:40]!r}")
 
 
 class WhisperTokenizer(Tokenizer, Protocol):
@@ -85,6 +89,11 @@ class WhisperVocabulary:
         missing = [n for n in ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>") if n not in ids]
         if missing:
             raise BadInputError(f"this is not a Whisper tokenizer: it has no {', '.join(missing)}")
+        if tokenizer.tokens.eos != ids["<|endoftext|>"]:
+            raise BadInputError(
+                f"the model ends with id {tokenizer.tokens.eos}, and <|endoftext|> is id {ids['<|endoftext|>']}: its "
+                "config.json belongs to another tokenizer"
+            )
         return cls(tokenizer, ids)
 
     @property
