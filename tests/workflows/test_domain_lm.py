@@ -59,7 +59,7 @@ def test_a_text_in_another_script_is_refused(rnnt, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("ilme.workflows.domain_lm.SPELLED", 50)
     with pytest.raises(BadInputError, match="language or script"):
         train_domain_lm(tiny, far, [], tmp_path / "lm.safetensors", OPTIONS, print)
-    with pytest.raises(BadInputError, match="no text was given"):
+    with pytest.raises(BadInputError, match="the text holds no sentence"):
         train_domain_lm(tiny, [], [], tmp_path / "lm.safetensors", OPTIONS, print)
     assert not (tmp_path / "lm.safetensors").exists()
 
