@@ -23,6 +23,8 @@ __all__ = ["Fusion", "FusionWeights", "fuse"]
 
 Score = TypeVar("Score", float, Tensor)
 
+LARGEST = 100.0  # a weight beyond it is a mistake: the model itself would no longer count
+
 
 @dataclass(frozen=True)
 class FusionWeights:
@@ -41,8 +43,11 @@ class FusionWeights:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not (isinstance(value, int | float) and math.isfinite(value)):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and math.isfinite(value)):
                 raise BadInputError(f"FusionWeights.{field.name} must be a finite number, got {value!r}")
+            if abs(value) > LARGEST:
+                raise BadInputError(f"FusionWeights.{field.name} must be at most {LARGEST:.0f}, got {value!r}")
             if value < 0 and field.name != "length":
                 hint = "; the subtraction is built in, give μ itself" if field.name == "subtracted" else ""
                 raise BadInputError(f"FusionWeights.{field.name} must not be negative, got {value!r}{hint}")

@@ -69,7 +69,7 @@ def plain_arguments(name: str, command: Command, words: Sequence[str]) -> list[s
             continue
         option = _find(key, word, command)
         if option is not None and option.is_list and not (equals and value.startswith("[")):
-            lists.setdefault(key, []).extend([value] if equals else _take_values(key, left))
+            lists.setdefault(key, []).extend([value] if equals else _take_values(option, left))
             continue
         if not equals:
             value = _take_value(key, option, left)
@@ -122,13 +122,15 @@ def _take_value(key: str, option: Option | None, left: deque[str]) -> str:
     return left.popleft()
 
 
-def _take_values(key: str, left: deque[str]) -> list[str]:
-    """The values of a list: every word up to the next option."""
-    values = []
+def _take_values(option: Option, left: deque[str]) -> list[str]:
+    """The values of a list: every word up to the next option, or up to one that the list cannot hold."""
+    values: list[str] = []
     while left and left[0] != "--" and not _names_option(left[0]):
+        if values and option.item_choices and left[0] not in option.item_choices:
+            break
         values.append(left.popleft())
     if not values:
-        raise UsageError(f"--{key} needs at least one value")
+        raise UsageError(f"--{option.name} needs at least one value")
     return values
 
 

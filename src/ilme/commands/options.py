@@ -76,6 +76,13 @@ class Option:
         literals = (t for t in self.types if typing.get_origin(t) is typing.Literal)
         return tuple(str(value) for literal in literals for value in typing.get_args(literal))
 
+    @property
+    def item_choices(self) -> tuple[str, ...]:
+        """The values that the items of a list may have; empty if any."""
+        items = (item for t in self.types if typing.get_origin(t) is list for item in typing.get_args(t))
+        literals = (item for item in items if typing.get_origin(item) is typing.Literal)
+        return tuple(str(value) for literal in literals for value in typing.get_args(literal))
+
 
 @dataclass(frozen=True)
 class Command:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from ilme.runtime.formats import Format
 
+TranscriptFormat = Literal["txt", "json", "srt", "vtt"]
 SHOWN = {
     "transcribe": (
         "audio",
@@ -31,7 +33,7 @@ def transcribe(
     domain: Path | None = None,
     model: str = "",
     out: Path | None = None,
-    formats: list[str] | None = None,
+    formats: list[TranscriptFormat] | None = None,
     baseline: bool = False,
     overwrite: bool = False,
     timestamps: bool = False,
@@ -82,14 +84,12 @@ def transcribe(
     from ilme.data.audio_files import find_audio
     from ilme.errors import UsageError
     from ilme.recogniser.decoder import Processes
-    from ilme.recogniser.transcripts import check_format, render
+    from ilme.recogniser.transcripts import render
     from ilme.workflows.transcribe import Job, Output, TranscribeOptions, run_job
 
     if domain is None and not model:
         raise UsageError("name a domain folder with --domain (`ilme adapt` writes one), or a model with --model")
-    wanted = formats or ["txt"]
-    for name in wanted:
-        check_format(name)
+    wanted = list(dict.fromkeys(formats or ["txt"]))
     if workers > 1 and not ray:
         if out is None:
             raise UsageError("several workers write into a folder: name one with --out")

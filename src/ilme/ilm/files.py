@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ilme.errors import CheckpointError
+from ilme.errors import BadInputError, CheckpointError
 from ilme.protocols import InternalLM
-from ilme.runtime.tensors import read_header, read_tensors, write_tensors
+from ilme.runtime.configs import json_object
+from ilme.runtime.tensors import check_finite, read_header, read_tensors, write_tensors
 
 __all__ = ["is_internal_lm", "load_internal_lm", "save_internal_lm"]
 
@@ -27,6 +28,8 @@ _SAMPLED = 128  # numbers of each matrix in a fingerprint
 # By how much a model's fingerprint may vary, for storage in 16 or 8 bits. Measured on a study's networks: 8 bits change
 # it by 0.008, and two trainings of one RNN-T differ by 0.38, of one AED by 1.23.
 _ROUNDING = 0.05
+_LARGEST_SCALE = 100
+_OTHER_WAYS = ("learned", "vector")  # made outside of adaptation, from transcripts or by hand
 _AGAIN = "`ilme ilm learn` or `ilme adapt` makes one for this model"
 
 
@@ -65,27 +68,48 @@ def load_internal_lm(file: str | Path, model: Any, how: str = "") -> InternalLM:
         model: The model.
         how: How it was estimated, for files that do not say.
     """
-    from ilme.ilm import _restored
-
     tensors, header = read_tensors(Path(file))
+    check_finite(file, tensors)
     if _ENTRY not in header and not how:
         raise CheckpointError(f"{file} is not an internal LM; `ilme ilm learn` and `ilme adapt` write one")
     if _ENTRY not in header:  # a domain folder of version 1: the card says how
-        return _restored(model, how, tensors, 1.0)
-    about = json.loads(header[_ENTRY])
+        return _made(file, model, how, tensors, 1.0)
+    about = json_object(header[_ENTRY], f"{file}, entry {_ENTRY!r} of its header,")
     if about.get("version") not in (1, VERSION):
         raise CheckpointError(
-            f"{file} has format version {about.get('version')}, this program reads {VERSION}; update ilme"
+            f"{file} has format version {str(about.get('version'))[:20]}, this program reads {VERSION}; update ilme"
         )
-    found, expected = (about["kind"], about["tokens"]), (model.kind, len(model.tokens))
+    found, expected = (about.get("kind"), about.get("tokens")), (model.kind, len(model.tokens))
     if found != expected:
         raise CheckpointError(
             f"{file} was made for another model: (kind, tokens) is {found}, this one's is {expected}; {_AGAIN}"
         )
+    scale = about.get("scale")
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale <= _LARGEST_SCALE:
+        raise CheckpointError(f"{file} is damaged: its scale must lie between 0 and {_LARGEST_SCALE}; {_AGAIN}")
     fingerprint = tensors.pop(_FINGERPRINT, None)
     if hasattr(model, "language_parameters"):
         _check_fingerprint(file, fingerprint, model)
-    return _restored(model, about.get("how", "learned"), tensors, float(about["scale"]))
+    return _made(file, model, about.get("how", "learned"), tensors, float(scale))
+
+
+def _made(file: str | Path, model: Any, how: Any, tensors: dict[str, Tensor], scale: float) -> InternalLM:
+    """The internal LM, after one step with it: tensors of another shape fail here and not in the middle of a search."""
+    from ilme.ilm import _restored, internal_lm
+
+    known = (*internal_lm.available(model), *_OTHER_WAYS)
+    if how not in known:
+        raise CheckpointError(f"{file} is no internal LM of this model: it was made by {str(how)[:40]!r}; {_AGAIN}")
+    try:
+        scorer = _restored(model, how, tensors, scale)
+        rows, _ = scorer.start(1)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}; {_AGAIN}") from error
+    except (BadInputError, ArithmeticError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} does not fit this model, or is damaged; {_AGAIN}") from error
+    if bool(rows.isnan().any()):
+        raise CheckpointError(f"{file} gives numbers that are not finite with this model; {_AGAIN}")
+    return scorer
 
 
 @torch.no_grad()
@@ -108,7 +132,7 @@ def _check_fingerprint(file: str | Path, found: Tensor | None, model: Any) -> No
         )
         return
     own = _fingerprint(model)
-    same = found.shape == own.shape
+    same = found.shape == own.shape and found.is_floating_point()
     change = ((found.float() - own).norm(dim=1) / own.norm(dim=1).clamp(min=1e-6)).max() if same else torch.tensor(1.0)
     if not change <= _ROUNDING:
         raise CheckpointError(

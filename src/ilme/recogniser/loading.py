@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ilme.protocols import TokenScorer
 from ilme.recogniser.options import Options, SearchSettings, default_options
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.cuda import check_device
 from ilme.runtime.files import short_hash, weights_file
 from ilme.runtime.formats import Format
 from ilme.tokens import Tokens, check_same_vocabulary
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 INTERNAL = "internal"  # the internal LM that suits the model's family
+HUB_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?<!\.safetensors)(?<!\.onnx)")
 METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
 
 
@@ -75,9 +78,11 @@ def load_model(name: str | Path, device: str = "cpu", dtype: torch.dtype = torch
         dtype: Number format of the weights; ONNX files have their own.
         options: What the model's own kind takes: language, task, prompt, timestamps, ranks of Whisper.
     """
+    check_device(device)
     found = next((f for f in FORMATS if f.matches(str(name))), None)
     if found is None:
-        raise CheckpointError(f"{name} is no model: expected {'; '.join(f.name for f in FORMATS)}")
+        what = "is no model" if Path(name).exists() else "is not there"
+        raise CheckpointError(f"{name} {what}: expected {'; '.join(f.name for f in FORMATS)}")
     return found.load(str(name), device, dtype, options)
 
 
@@ -153,8 +158,8 @@ def _load_onnx_attention(name: str, device: str, dtype: torch.dtype, options: di
 
 
 def _is_hub(name: str) -> bool:
-    """A folder with config.json, or a name that may be a hub id."""
-    return Path(name).is_dir() or (not Path(name).exists() and Path(name).suffix != ".safetensors")
+    """A folder with config.json, or a name that may be a hub id: NAME or ORGANISATION/NAME."""
+    return Path(name).is_dir() or (not Path(name).exists() and HUB_ID.fullmatch(name) is not None)
 
 
 def _load_hub(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:

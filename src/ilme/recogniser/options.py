@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ilme.errors import BadInputError
+from ilme.runtime.configs import config_from_json
 from ilme.search.attention import AttentionOptions
 from ilme.search.length import LABELS_PER_SECOND
 from ilme.search.transducer import TransducerOptions
@@ -37,6 +38,12 @@ AED = AttentionOptions(
 )
 # A transducer emits labels frame by frame, so it cannot loop after the audio has ended, and has no end to be sure of.
 TRANSDUCER = TransducerOptions(beam=8, labels_per_second=LABELS_PER_SECOND, plausible_length=True)
+# What a search can still do with a machine's memory; a file, or a slip of the finger, asks for more.
+MOST = {
+    **{"beam": 10_000, "nbest": 10_000, "stop_after": 10_000, "max_length": 100_000, "max_symbols": 1000},
+    **{"max_repeats": 100_000, "repeat_span": 1000, "look_back": 1_000_000, "shortlist": 1_000_000},
+    **{"length_normalisation": 10.0, "blank_gate": 1000.0, "repeat_ignores": 100_000},
+}
 RENAMED = {"enough": "stop_after"}  # as files of version 0.1 have it
 
 
@@ -56,16 +63,25 @@ def default_options(model: Any, beam: int = 0) -> Options:
     if not beam or beam == options.beam:
         return options
     if isinstance(options, AttentionOptions) and options.stop_after:
-        return replace(options, beam=beam, stop_after=beam)
-    return replace(options, beam=beam)
+        return bounded(replace(options, beam=beam, stop_after=beam))
+    return bounded(replace(options, beam=beam))
 
 
 def with_beam(options: Options, beam: int) -> Options:
     """The same options with another beam, which may hold fewer hypotheses than were to be returned."""
     nbest = min(options.nbest, beam)
     if isinstance(options, TransducerOptions):
-        return replace(options, beam=beam, nbest=nbest)
-    return replace(options, beam=beam, nbest=nbest, stop_after=min(options.stop_after, nbest or beam))
+        return bounded(replace(options, beam=beam, nbest=nbest))
+    return bounded(replace(options, beam=beam, nbest=nbest, stop_after=min(options.stop_after, nbest or beam)))
+
+
+def bounded(options: Options) -> Options:
+    """The options, if each is one that a machine can search with."""
+    for name, most in MOST.items():
+        value = getattr(options, name, 0)
+        if (len(value) if isinstance(value, tuple) else value) > most:
+            raise BadInputError(f"search.{name} must be at most {most}, got {str(value)[:40]}")
+    return options
 
 
 @dataclass(frozen=True)
@@ -125,7 +141,7 @@ def changed(options: Options, changes: Mapping[str, Any]) -> Options:
     if foreign:
         other = "transducers" if isinstance(options, AttentionOptions) else "attention decoders"
         raise BadInputError(f"search.{foreign[0]} is an option for {other}; this model is searched without it")
-    return replace(options, **changes)
+    return bounded(replace(options, **changes))
 
 
 def options_to_json(options: Options) -> dict[str, Any]:
@@ -136,6 +152,11 @@ def options_to_json(options: Options) -> dict[str, Any]:
 
 def options_from_json(data: Mapping[str, Any]) -> Options:
     """Reads what `options_to_json` wrote, now or in version 0.1."""
+    if not isinstance(data, Mapping):
+        raise BadInputError(f"search must be a mapping of options, got a {type(data).__name__}")
     values = {RENAMED.get(k, k): v for k, v in data.items()}
-    kind = TransducerOptions if values.pop("kind", "attention") == "transducer" else AttentionOptions
-    return kind(**values)
+    kinds: dict[str, type[Options]] = {"transducer": TransducerOptions, "attention": AttentionOptions}
+    kind = values.pop("kind", "attention")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise BadInputError(f"search.kind must be one of {', '.join(kinds)}, got {str(kind)[:40]!r}")
+    return bounded(config_from_json(kinds[kind], values))

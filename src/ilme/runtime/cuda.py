@@ -1,4 +1,4 @@
-"""What CUDA needs: whether Triton kernels can run, and quiet while a graph is recorded."""
+"""What CUDA needs: a device that is there, kernels that can run, and quiet while a graph is recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,23 @@ from functools import cache
 
 import torch
 
-__all__ = ["kernels_run_on", "no_collection"]
+from ilme.errors import BadInputError
+
+__all__ = ["check_device", "kernels_run_on", "no_collection"]
+
+
+def check_device(name: str) -> None:
+    """An error, in words, for a device that torch does not know or this machine does not have."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise BadInputError(f"there is no device {name!r}; name cpu, cuda, or one of several: cuda:1") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInputError(
+            f"the device is {name}, and torch finds no CUDA here: use cpu, or install a CUDA build of torch"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInputError(f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices")
 
 
 def kernels_run_on(device: torch.device) -> bool:

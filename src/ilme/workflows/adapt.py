@@ -116,6 +116,8 @@ def adapt(
     options, out = options or AdaptOptions(), Path(out)
     if not text and not lm:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
+    if limit < 0:
+        raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
     _check_replaceable(out)
     utterances = _drawn(read_set(dev, split), limit, options.seed)
     if host is None:

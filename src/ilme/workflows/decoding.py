@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme.data.utterances import Utterance
+from ilme.errors import BadInputError
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
 from ilme.recogniser.options import Options, SearchSettings
@@ -96,6 +97,8 @@ def read_set(source: Any, split: str = "", limit: int = 0) -> list[Utterance]:
     """The utterances of a manifest or a folder; a list of them as it is."""
     from ilme.data.utterances import read_utterances
 
+    if limit < 0:
+        raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
     if isinstance(source, str | Path):
         return read_utterances(Path(source), split=split, limit=limit)
     return list(source)

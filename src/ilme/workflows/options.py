@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,6 +10,8 @@ from ilme.errors import BadInputError
 
 __all__ = ["AdaptOptions", "Style", "TranscribeOptions"]
 
+NORMALISERS = ("auto", "none", "spoken", "whisper")
+LONGEST_NGRAM = 10
 Style = Literal["auto", "restore", "fold", "keep", "spoken"]
 
 
@@ -51,8 +54,19 @@ class AdaptOptions:
     def __post_init__(self) -> None:
         if self.style not in get_args(Style):
             raise BadInputError(f"style is one of {', '.join(get_args(Style))}, not {self.style!r}")
-        if self.calibration < 2:
-            raise BadInputError(f"calibration needs at least 2 utterances, got {self.calibration}")
+        if self.normaliser not in NORMALISERS:
+            raise BadInputError(f"normaliser is one of {', '.join(NORMALISERS)}, not {self.normaliser!r}")
+        leasts = {"order": 1, "beam": 0, "max_decodes": 1, "calibration": 2, "overlap": 0, "seed": 0}
+        for name, least in leasts.items():
+            if getattr(self, name) < least:
+                raise BadInputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.order > LONGEST_NGRAM:
+            raise BadInputError(f"order must be at most {LONGEST_NGRAM}, got {self.order}")
+        if not self.prune or min(self.prune) < 0:
+            raise BadInputError(f"prune holds counts of at least 0, got {self.prune}")
+        if not 0 < self.batch_seconds < math.inf or not 0 <= self.smoothing < math.inf:
+            got = f"{self.batch_seconds} and {self.smoothing}"
+            raise BadInputError(f"batch_seconds must be positive and smoothing not negative, got {got}")
 
 
 @dataclass(frozen=True)
@@ -70,5 +84,5 @@ class TranscribeOptions:
     baseline: bool = False
 
     def __post_init__(self) -> None:
-        if not self.batch_seconds > 0 or self.batch_size < 1:
+        if not 0 < self.batch_seconds < math.inf or self.batch_size < 1:
             raise BadInputError(f"a batch needs seconds and size, got {self.batch_seconds} and {self.batch_size}")

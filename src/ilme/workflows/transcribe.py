@@ -9,6 +9,7 @@ journal: a run that was killed goes on where it was, and what another run wrote 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -363,7 +364,7 @@ class Output:
         """The files that no run with the same settings has finished; an error if another run's would be overwritten."""
         done = self._done()
         left = [file for file in files if done.get(file.name) != _state(file)]
-        taken = [path for file in left for path in self._paths(file) if path.exists()]
+        taken = [path for file in left for path in self._paths(file) if os.path.lexists(path)]
         if taken and not self.overwrite:
             raise BadInputError(
                 f"{taken[0]} is there already, and this run did not write it; choose another folder with --out, or "
