@@ -169,8 +169,9 @@ def _explain(name: str, command: Command, message: str) -> str:
 
 
 def _wanted(option: Option, message: str, value: str) -> str:
-    if option.choices:
-        return f"one of {', '.join(option.choices)}{did_you_mean(value, option.choices)}"
+    choices = option.choices or option.item_choices
+    if choices:
+        return f"one of {', '.join(choices)}{did_you_mean(value, choices)}"
     if tuple_of := re.search(r"Expected a tuple with (\d+) elements", message):
         return f"a list of {tuple_of[1]} values"
     words = {int: "a whole number", float: "a number", bool: "true or false"}
