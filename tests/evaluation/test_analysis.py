@@ -48,8 +48,10 @@ def test_recall_by_kind_and_frequency() -> None:
         (">1000", 0, 0),
     ]
     assert rare[1].recall == 100 and rare[4].recall == 0
-    with pytest.raises(BadInputError, match="edges must rise"):
-        by_frequency(BEFORE, {}, (10, 5))
+    for edges in ((10, 5), (5, 5)):
+        with pytest.raises(BadInputError, match="edges must rise"):
+            by_frequency(BEFORE, {}, edges)
+    assert [g.name for g in by_frequency(BEFORE, {}, (2, 5))] == ["0–2", "3–5", ">5"]
 
 
 def test_domain_words_are_frequent_in_the_target_alone() -> None:

@@ -196,6 +196,7 @@ def test_draws_of_empty_references_alone_have_no_rate(monkeypatch: pytest.Monkey
     monkeypatch.setattr(np.random, "default_rng", lambda seed: EveryDraw(2))
     measured = measure({"x": "a b", "y": ""}, {"x": "a -", "y": ""})
     interval = bootstrap_interval(measured, replicates=4)
+    assert bootstrap_interval(three_speakers(1, 1, 1), replicates=1).low == 25.0
     assert (interval.low, interval.high, interval.groups) == (50.0, 50.0, 2)
     with pytest.raises(BadInputError, match="hold no words"):
         bootstrap_interval(measure({"y": ""}, {"y": ""}), replicates=4)

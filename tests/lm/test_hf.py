@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -93,3 +95,15 @@ def test_rescoring_ranks_by_the_fused_score(network):
     values = dict(zip(texts, scorer(texts), strict=True))
     assert [h.text for h in ranked] == sorted(texts, key=lambda t: -values[t])
     assert ranked[0].score == pytest.approx((-1.0 + 0.5 * max(values.values())) / 2)
+
+
+def test_a_sequence_begins_with_what_was_given_or_sos_or_eos(network):
+    tokens = numbered_tokens(SIZE, "attention")
+    assert HuggingFaceLM(network, replace(tokens, sos=4)).first == 4
+    assert HuggingFaceLM(network, replace(tokens, sos=4), start=7).first == 7
+    assert HuggingFaceLM(network, replace(tokens, sos=4), start=0).first == 0
+    assert HuggingFaceLM(network, replace(tokens, sos=None, eos=5)).first == 5
+    with pytest.raises(BadInputError, match="neither sos nor eos"):
+        HuggingFaceLM(network, replace(tokens, sos=None, eos=None))
+    with pytest.raises(BadInputError, match=f"the LM has {SIZE} output units, the recogniser {SIZE + 1}"):
+        HuggingFaceLM(network, numbered_tokens(SIZE + 1, "attention"))

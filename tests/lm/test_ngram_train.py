@@ -169,3 +169,18 @@ def test_bad_options_are_errors(order, prune):
         NGramOptions(order, prune)
     with pytest.raises(BadInputError, match="end of sentence"):
         train_ngram(np.array([1, 0]), Tokens(("a", "b")))
+
+
+def test_the_edges_of_the_options():
+    for order in (1, 10):
+        assert NGramOptions(order, (0,)).thresholds == [0] * order
+    for order in (0, 11):
+        with pytest.raises(BadInputError, match=f"order must be 1 to 10, got {order}"):
+            NGramOptions(order, (0,))
+    assert NGramOptions(3, (0, 1, 1)).thresholds == [0, 1, 1]
+    assert NGramOptions(4, (0, 2)).thresholds == [0, 2, 2, 2]
+    for prune in ((), (1,), (0, 0, 0)):
+        with pytest.raises(BadInputError, match="prune starts with 0 and has at most order=2 counts"):
+            NGramOptions(2, prune)
+    with pytest.raises(BadInputError, match="must not fall"):
+        NGramOptions(3, (0, 2, 1))

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import py_compile
+import resource
 import shutil
 import signal
 import sys
@@ -39,6 +40,7 @@ SEED = 24
 PACKAGES = ("search", "ilm", "lm", "tuning", "evaluation")
 FILES = ("fusion.py", "workflows/adapt.py", "models/checkpoint.py", "adapters/whisper.py")
 LIMIT = 150.0  # seconds for the tests of one fault
+MEMORY = 6 << 30  # bytes for them: a loop without end must not take the machine's
 
 # The tests that stand nearest to a module, where its own file (tests/<package>/test_<module>.py) is not all.
 ADAPT = ["workflows/test_adapt_choices.py", "workflows/test_adapt.py"]
@@ -186,6 +188,7 @@ class Bench:
         code = 3
         try:
             os.setsid()
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             os.chdir(self.folder)
             os.environ["PYTHONPATH"] = str(self.folder / "src")
             sys.dont_write_bytecode = True

@@ -7,7 +7,7 @@ import torch
 
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
-from ilme.search.prefixes import EMPTY, PrefixPool, extend_hash
+from ilme.search.prefixes import EMPTY, DerivedLane, Lane, PrefixPool, extend_hash
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from tests.search.test_transducer import acoustics, language_model, transducer
 
@@ -40,3 +40,21 @@ def test_long_utterances_are_the_same_alone_and_in_a_batch(seed):
         (alone,) = search(f[b : b + 1], lengths[b : b + 1])
         assert [h.tokens for h in alone] == [h.tokens for h in together[b]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[b]], abs=1e-9)
+
+
+@torch.no_grad()
+def test_the_least_score_is_that_of_each_sequence_without_blank():
+    """It bounds what a subtracted LM can add: one of another sequence would prune what should stay."""
+    model = transducer(5, units=7)
+    internal, lm = TransducerInternalLM(model), language_model(5, units=7)
+    own = Lane(model.start, model.predict, 4)
+    lanes = [DerivedLane(own, internal.rows_of, 0), Lane(lm.start, lm.score, 4, 0)]
+    labels, children = torch.tensor([0, 3, 6, 0]), torch.tensor([1, 2])
+    for lane in (own, *lanes):
+        lane.inherit(children, torch.tensor([0, 0]))
+    for lane, scorer in zip(lanes, (internal, lm), strict=True):
+        first, state = scorer.start(2)
+        rows, _ = scorer.score(torch.tensor([3, 6]), state)
+        expected = torch.cat([first[:1], rows])[:, 1:].amin(1)
+        assert torch.allclose(lane.least_of(torch.tensor([0, 1, 2]), labels), expected)
+        assert torch.allclose(lane.read(torch.tensor([2, 1]), labels)[:, 1:], rows[:, 1:].flip(0))

@@ -1,0 +1,49 @@
+"""The internal LMs of a transducer: which there are, and what becomes of their tensors."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+
+from ilme.errors import CheckpointError
+from ilme.ilm import internal_lm
+from ilme.ilm.transducer import TransducerInternalLM, estimators, restored
+from tests.models.test_networks import network
+
+
+@pytest.fixture
+def model():
+    return network("rnnt")
+
+
+def test_each_transducer_has_the_ways_that_it_can_do(model):
+    """Silence needs a model that takes waveforms, learning one whose weights are open."""
+    assert list(estimators(model)) == ["removed", "silence", "mean-encoder", "learned"]
+    assert {name: how.needs for name, how in estimators(model).items()} == {
+        "removed": "nothing", "silence": "nothing", "mean-encoder": "speech", "learned": "transcripts",
+    }  # fmt: skip
+    foreign = types.SimpleNamespace(tokens=model.tokens)
+    assert list(estimators(foreign)) == ["removed", "mean-encoder"]
+
+
+@torch.no_grad()
+def test_a_vector_and_a_scale_come_back_as_they_were(model):
+    width = model.start(1)[0].shape[1]
+    made = TransducerInternalLM(model, torch.linspace(-1, 1, width).double(), 1.5, "learned")
+    again = restored(model, "learned", made.tensors, 1.5)
+    assert again.how == "learned" and again.scale == 1.5
+    assert torch.equal(again.start(1)[0], made.start(1)[0])
+    assert not torch.allclose(restored(model, "learned", made.tensors, 1.0).start(1)[0][:, 1:], made.start(1)[0][:, 1:])
+    plain = restored(model, "removed", {}, 1.0)
+    assert plain.vector is None and torch.equal(plain.start(2)[0], internal_lm(model, "removed").start(2)[0])
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_vector_of_another_width_is_refused(model, off):
+    width = model.start(1)[0].shape[1]
+    with pytest.raises(
+        CheckpointError, match=rf"vector of \({width + off},\) in place of acoustic terms of \({width},\)"
+    ):
+        restored(model, "mean-encoder", {"vector": torch.zeros(width + off)}, 1.0)
