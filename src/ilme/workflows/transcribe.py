@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -212,7 +213,7 @@ class _OpenFile:
         if self.error:
             return Outcome(self.file, error=self.error)
         ordered = [self.found[place] for place in range(self.windows)]
-        source = str(self.file.path)
+        source = str(self.file.path).encode("utf-8", "backslashreplace").decode()  # a name need not be UTF-8
         fused = tuple(s for segments, _ in ordered for s in segments)
         plain = [s for _, segments in ordered for s in segments or ()]
         baseline = Transcript(tuple(plain), self.seconds, source) if any(b is not None for _, b in ordered) else None
@@ -364,6 +365,9 @@ class Output:
         """The files that no run with the same settings has finished; an error if another run's would be overwritten."""
         done = self._done()
         left = [file for file in files if done.get(file.name) != _state(file)]
+        planned = Counter(path for file in files for path in self._paths(file))
+        if twice := next((path for path, count in planned.items() if count > 1), None):
+            raise BadInputError(f"two of the files would be written to {twice}; rename one, or transcribe it alone")
         taken = [path for file in left for path in self._paths(file) if os.path.lexists(path)]
         if taken and not self.overwrite:
             raise BadInputError(
