@@ -240,3 +240,14 @@ def test_on_the_command_line(kind, tmp_path: Path, capsys: pytest.CaptureFixture
     assert describe(Parts(str(tmp_path / kind), subtracted=str(file)))["subtracted_content"]
     arguments = ["tune", str(tmp_path / kind), "dev.jsonl", "out", "--lm", "lm", "--tuning.method", "ILME-learned"]
     assert main(arguments) != 0 and "ilme ilm learn" in capsys.readouterr().err
+
+
+def test_two_sentences_are_enough_and_the_least_options_are_taken():
+    model = tiny("rnnt")
+    least = LearnedVectorOptions(sentences=1, epochs=1, batch=1)
+    assert torch.isfinite(learn_vector(model, [[2, 3], [], [4]], least).vector).all()
+    with pytest.raises(BadInputError, match="at least two sentences, got 1"):
+        learn_vector(model, [[2, 3], []], least)
+    for name in ("sentences", "epochs", "batch"):
+        with pytest.raises(BadInputError, match=f"{name} must be at least 1, got 0"):
+            LearnedVectorOptions(**{name: 0})

@@ -124,3 +124,47 @@ def test_nothing_to_rank_is_no_error_and_bad_input_is_named():
         ranking([[replace(h, times=None) for h in nbest]], (f, lengths))
     with pytest.raises(BadInputError, match="best must be at least 1"):
         ExactRanking(model, FusionWeights(), best=0)
+
+
+def banded(model, f, h, band):
+    """log P(y|x) over the alignments whose every node (frame, prefix) lies in the band, one at a time."""
+    T, U = len(f), len(h.tokens)
+    g, state = model.start(1)
+    rows = []
+    for u in range(U + 1):
+        rows.append([model.join(f[t : t + 1], g)[0].log_softmax(-1) for t in range(T)])
+        if u < U:
+            g, state = model.predict(torch.tensor([h.tokens[u]]), state)
+    allowed = [
+        range(max(0, h.times[u - 1] - band) if u else 0, (min(T - 1, h.times[u] + band) if u < U else T - 1) + 1)
+        for u in range(U + 1)
+    ]
+    scores = []
+    for emitted in itertools.combinations_with_replacement(range(T), U):
+        stays = list(zip((0, *emitted), (*emitted, T - 1), strict=True))  # from which frame to which each prefix lives
+        if all(a in allowed[u] and b in allowed[u] for u, (a, b) in enumerate(stays)):
+            blanks = [rows[u][t][0] for u, (a, b) in enumerate(stays) for t in range(a, b + (u == U))]
+            labels = [rows[u][t][label] for u, (label, t) in enumerate(zip(h.tokens, emitted, strict=True))]
+            scores.append(torch.stack(blanks + labels).sum())
+    return torch.stack(scores).logsumexp(0).item()
+
+
+@pytest.mark.parametrize("band", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_a_band_is_so_many_frames_around_each_label(seed, band):
+    model, f = test_transducer.transducer(seed, units=5), test_transducer.acoustics(seed, 6)
+    lengths = torch.tensor([6])
+    longer = Fusion(weights=FusionWeights(length=1.5))
+    ((*_, h),) = TransducerSearch(model, longer, TransducerOptions(beam=3, max_symbols=1))(f, lengths)
+    (found,) = transducer_scores(model, f, lengths, [[h]], band)
+    assert found == pytest.approx(banded(model, f[0], h, band), abs=1e-9)
+    assert len(h.tokens) > 1, "else there is no band"
+
+
+def test_the_edges_of_its_options():
+    model = test_transducer.transducer(0)
+    assert ExactRanking(model, WEIGHTS, best=1, band=0).best == 1
+    for wrong in ({"best": 0}, {"band": -1}):
+        with pytest.raises(BadInputError, match="best must be at least 1 and band at least 0"):
+            ExactRanking(model, WEIGHTS, **wrong)

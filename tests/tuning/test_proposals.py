@@ -169,3 +169,21 @@ def test_steps_in_beta_are_three_times_as_long() -> None:
     near = within(WeightSpace(lm=(0.0, 2.0), length=(0.0, 4.0)), np.array([0.5, 0.5, 2.0]), 0.1)
     assert near.lm == pytest.approx((0.4, 0.6)) and near.subtracted == pytest.approx((0.4, 0.6))
     assert near.length == pytest.approx((1.7, 2.3))
+
+
+@pytest.mark.parametrize(
+    ("found", "low", "high", "expected"),
+    [
+        (0.6, 0.0, 1.0, 0.7),  # twice as far
+        (0.6, 0.0, 0.65, 0.65),  # as far as there is room above
+        (0.4, 0.0, 1.0, 0.3),  # the same downwards
+        (0.4, 0.35, 1.0, 0.35),
+        (0.5, 0.0, 1.0, 0.5),  # nowhere
+    ],
+)
+def test_beyond_is_twice_as_far_or_as_far_as_there_is_room(
+    found: float, low: float, high: float, expected: float
+) -> None:
+    near = WeightSpace(lm=(low, high), subtracted=(0.0, 1.0))
+    vector = beyond(np.array([found, 0.2, 0.0]), np.array([0.5, 0.2, 0.0]), near)
+    assert vector == pytest.approx([expected, 0.2, 0.0])
