@@ -7,23 +7,30 @@ card.md, tuning.json    for people, and for `ilme report`
 
 recogniser = ilme.load_domain("my-domain")
 print(recogniser.transcribe("visit.flac").text)
+
+A folder may come from somebody else, so all that its card says is checked, and the LM and the byte-pair ranks that it
+names lie in the folder, unless the caller names them. The model is by reference: it may be anywhere, or a hub id.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ilme.errors import CheckpointError
+from ilme import bundle
+from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.ilm.files import load_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
+from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.protocols import TokenScorer
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.recogniser.options import TRANSFORMER, Options, default_options, options_from_json, options_to_json
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import file_hash, write_atomically
 from ilme.runtime.formats import Format
 
@@ -31,6 +38,9 @@ __all__ = ["CARD", "INTERNAL", "LM", "Domain", "load_domain"]
 
 FORMAT, VERSION = "ilme-domain", 2
 CARD, LM, INTERNAL = "domain.json", "lm.safetensors", "internal.safetensors"
+STYLES = ("restore", "fold", "keep", "spoken")
+WAYS = ("", "removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned", "vector")  # to an internal LM
+LONGEST_NAME = 255  # bytes of one part of a path, on any file system
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,8 @@ class Domain:
         weights: The fusion weights; all 0 if tuning found no gain.
         internal: How the internal LM was estimated; empty if none is subtracted.
         search: How to search; None as the model's family is searched.
-        lm: The LM's file in the folder, or its name elsewhere; empty if none is used.
+        lm: The LM's file in the folder, or its name elsewhere, which whoever loads the folder must give again; empty if
+            none is used.
         style: How the LM reads the model's tokens: `fold` passes over case and punctuation, all else as they are.
         report: Dev results, text statistics, time, versions.
         files: SHA-256 of the folder's other files.
@@ -76,20 +87,18 @@ class Domain:
         file = folder / CARD
         if not file.is_file():
             raise CheckpointError(f"{folder} is no domain folder: it has no {CARD}; `ilme adapt` writes one")
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(f"{file} is not JSON: {error}") from error
-        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") not in (1, VERSION):
-            found = data if isinstance(data, dict) else {}
+        data = read_json_object(file)
+        if data.get("format") != FORMAT or data.get("version") not in (1, VERSION):
+            found = str(data.get("format"))[:40], str(data.get("version"))[:20]
             raise CheckpointError(
-                f"{file} has format {found.get('format')!r}, version {found.get('version')!r}; "
+                f"{file} has format {found[0]!r}, version {found[1]}; "
                 f"this version of ilme reads {FORMAT} {VERSION}: run `ilme adapt` again"
             )
         try:
             return cls._of(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{file} is damaged: {error}; run `ilme adapt` again") from error
+        except (BadInputError, KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise CheckpointError(f"{file} is damaged: {what}; run `ilme adapt` again") from error
 
     @classmethod
     def _of(cls, data: dict[str, Any]) -> Domain:
@@ -97,18 +106,33 @@ class Domain:
         if data["version"] == 1:  # there the length of the audio always counted
             guards = {"labels_per_second": TRANSFORMER.labels_per_second, "plausible_length": True}
             search = {**search, **guards}
-        return cls(
-            model=data["model"],
-            model_options=dict(data["model_options"]),
-            kind=data.get("kind", ""),
-            weights=FusionWeights(**data["weights"]),
-            internal=data["internal"],
-            search=None if search is None else options_from_json(search),
-            lm=data["lm"],
-            style=data.get("style", "restore"),  # the first folders had no choice
-            report=dict(data["report"]),
-            files=dict(data.get("files", {})),
-        )
+        given = {name: data[name] for name in ("model", "model_options", "internal", "lm", "report")}
+        later = {name: data[name] for name in ("kind", "style", "files") if name in data}  # the first folders had none
+        domain = config_from_json(cls, given | later)
+        weights = config_from_json(FusionWeights, data["weights"])
+        domain = replace(domain, weights=weights, search=None if search is None else options_from_json(search))
+        domain._check()
+        return domain
+
+    def _check(self) -> None:
+        """Every text is one of those that are known, or can be a name."""
+        if not self.model or "\0" in self.model:
+            raise BadInputError("it names no model")
+        if self.style not in STYLES:
+            raise BadInputError(f"style must be one of {', '.join(STYLES)}, got {self.style[:40]!r}")
+        if self.internal not in WAYS:
+            raise BadInputError(f"no internal LM is called {self.internal[:40]!r}; there are {', '.join(WAYS[1:])}")
+        if (self.weights.lm and not self.lm) or (self.weights.subtracted and not self.internal):
+            raise BadInputError("it gives a weight to an LM that it does not name")
+        for name in (self.lm, *self.files):
+            if "\0" in name or any(len(part.encode()) > LONGEST_NAME for part in Path(name).parts):
+                raise BadInputError("it names a file that cannot be one")
+        for name, digest in self.files.items():
+            if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+                raise BadInputError(f"files holds no SHA-256 for {name}")
+        for name, value in self.model_options.items():
+            if name in ("name", "device", "dtype") or not isinstance(value, str | bool | int | float):
+                raise BadInputError(f"model_options.{name[:40]} is no option of a model")
 
     def check_files(self, folder: Path) -> None:
         """Every file of the folder is the one that the card was written for."""
@@ -124,6 +148,8 @@ def load_domain(
     folder: str | Path,
     *,
     model: str = "",
+    lm: str | Path = "",
+    ranks: str | Path = "",
     device: str = "cpu",
     format: Format = "float32",
     timestamps: bool = False,
@@ -133,6 +159,8 @@ def load_domain(
     Args:
         folder: What `ilme adapt` wrote.
         model: Where the model is now, if it has moved.
+        lm: The LM, if it does not lie in the folder, or another is to be used.
+        ranks: The .tiktoken file of an OpenAI .pt, if the card names one that does not lie in the folder.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
@@ -141,23 +169,34 @@ def load_domain(
     domain = Domain.read(folder)
     domain.check_files(folder)
     options = domain.model_options | ({"timestamps": True} if timestamps else {})
+    if ranks or "ranks" in options:
+        options["ranks"] = str(ranks or _own(folder, str(options["ranks"]), "ranks"))
+    lm = lm or (_own_lm(folder, domain.lm) if domain.weights.lm else "")
     host = load_model(model or _model_path(folder, domain.model), device, **options)
     if domain.kind and domain.kind != host.kind:
         raise CheckpointError(f"{folder} was made for a model of kind {domain.kind!r}, and this is a {host.kind!r}")
-    lm, internal = _scorers(folder, domain, host)
+    scorer, internal = _scorers(folder, domain, lm, host)
     recogniser = Recogniser(
-        host, lm=lm, subtracted=internal, weights=domain.weights, options=domain.search or default_options(host)
+        host, lm=scorer, subtracted=internal, weights=domain.weights, options=domain.search or default_options(host)
     )
     return recogniser.pack(format) if host.device.type == "cpu" else recogniser
 
 
-def _scorers(folder: Path, domain: Domain, host: Any) -> tuple[TokenScorer | None, TokenScorer | None]:
+def _scorers(
+    folder: Path, domain: Domain, name: str | Path, host: Any
+) -> tuple[TokenScorer | None, TokenScorer | None]:
     lm: TokenScorer | None = None
     internal: TokenScorer | None = None
     if domain.weights.lm:
-        lm = load_lm(_inside(folder, domain.lm) if _names_own(folder, domain.lm) else domain.lm, host)
+        lm = load_lm(name, host)
     if domain.weights.subtracted:
-        internal = load_internal_lm(folder / INTERNAL, host, domain.internal)
+        made = load_internal_lm(_inside(folder, INTERNAL), host, domain.internal)
+        if made.how != domain.internal:
+            raise CheckpointError(
+                f"{folder / CARD} names the internal LM {domain.internal!r}, and {INTERNAL} is {made.how!r}; run "
+                "`ilme adapt` again"
+            )
+        internal = made
     if domain.style == "fold":
         folds = Folds(host.tokens, host.device)
         lm = None if lm is None else FoldedScorer(lm, folds)
@@ -167,8 +206,34 @@ def _scorers(folder: Path, domain: Domain, host: Any) -> tuple[TokenScorer | Non
 
 def _model_path(folder: Path, name: str) -> str:
     """The model where the card says, from the folder if it is not there from here."""
-    beside = folder / name
-    return str(beside) if not Path(name).exists() and beside.exists() else name
+    try:
+        beside = folder / name
+        return str(beside) if not Path(name).exists() and beside.exists() else name
+    except OSError as error:
+        raise CheckpointError(f"{folder / CARD} names a model that cannot be one: {error.strerror}") from error
+
+
+def _own_lm(folder: Path, name: str) -> str | Path:
+    """The LM that the card names, which must be ours or lie in the folder, and so must what it mixes."""
+    if name.startswith(bundle.PREFIX):
+        return name
+    path = _own(folder, name, "lm")
+    if is_mixture(path):
+        for part in read_mixture(path).files:
+            if not part.resolve().is_relative_to(folder.resolve()):
+                raise CheckpointError(f"{path} mixes {part}, which is not inside the folder; name the LM itself: lm=…")
+    return path
+
+
+def _own(folder: Path, name: str, what: str) -> Path:
+    """A file of the folder that the card names; one elsewhere is for whoever loads the folder to name."""
+    try:
+        return _inside(folder, name)
+    except CheckpointError:
+        raise CheckpointError(
+            f"{folder / CARD} names {name} as {what}, which is not inside the folder; if you trust it, name it "
+            f"yourself: {what}={name!r}"
+        ) from None
 
 
 def _names_own(folder: Path, name: str) -> bool:
