@@ -125,8 +125,13 @@ def test_multilingual_prefix_and_its_errors():
 
 
 def test_audio_longer_than_the_window_is_refused(model):
-    with pytest.raises(BadInputError, match="takes 1 s at once"):
-        model.features([np.zeros(40_000, dtype=np.float32)])
+    short, long = np.zeros(8_000, dtype=np.float32), np.zeros(40_000, dtype=np.float32)
+    for audio in ([long], [short, long], [long, short]):
+        with pytest.raises(BadInputError, match=r"2\.5 s of audio, but the model takes 1 s at once"):
+            model.features(audio)
+    features, lengths = model.features([short, np.zeros(16_000, dtype=np.float32)])
+    assert features.shape == (2, 80, 100) and lengths.tolist() == [50, 100], "10 ms a frame, padded to the window"
+    assert model.window == 1.0 and model.rate == 16_000
 
 
 def test_english_only_inventories_name_languages_too(monkeypatch):
