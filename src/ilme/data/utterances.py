@@ -165,7 +165,8 @@ def _from_cuts(path: Path) -> Iterator[Row]:
         try:
             utterance = _utterance(cut)
         except Exception as error:  # of Lhotse, which reads the audio here
-            raise BadInputError(f"{path}, line {line}: the cut {cut.id} cannot be used: {error}") from error
+            why = " ".join(str(error).split())[:300]
+            raise BadInputError(f"{path}, line {line}: the cut {cut.id} cannot be used: {why}") from error
         yield line, utterance, _split_of(cut)
 
 
