@@ -27,6 +27,7 @@ DIMENSIONS = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
 )
+ENGLISH_ONLY = 51864  # output units of an English-only model; the others have more
 LARGEST_RANKS = 1 << 24  # bytes; the files of openai-whisper have less than one in sixteen of that
 
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -131,6 +132,8 @@ def _check_tensor(path: Path, name: Any, value: Any) -> None:
 
 def check_dims(path: Path, dims: dict[str, Any], parameters: Mapping[str, Tensor]) -> None:
     """The dimensions are those of the parameters, which are finite: a network of this size can be made and filled."""
+    if not parameters:
+        raise CheckpointError(f"{path} is damaged: it holds no parameters")
     for name in DIMENSIONS:
         value = dims.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -176,7 +179,9 @@ def build(dims: dict[str, int], parameters: dict[str, Tensor]) -> Any:
     except ImportError as error:
         raise MissingExtraError("transformers", "hf") from error
 
-    multilingual = dims["n_vocab"] >= 51865
+    if dims["n_vocab"] < ENGLISH_ONLY:
+        raise CheckpointError(f"these weights are no Whisper model: it has {ENGLISH_ONLY} units, not {dims['n_vocab']}")
+    multilingual = dims["n_vocab"] > ENGLISH_ONLY
     end = 50257 if multilingual else 50256
     config = WhisperConfig(
         vocab_size=dims["n_vocab"],
