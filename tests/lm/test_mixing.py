@@ -104,3 +104,15 @@ def test_json_is_taken_for_a_mixture_and_must_be_one(made):
     (made / "mix.json").write_text(json.dumps(about))
     with pytest.raises(CheckpointError, match="version 99"):
         read_mixture(made / "mix.json")
+
+
+def test_the_weights_of_a_file_sum_to_one(made):
+    about = json.loads((made / "mix.json").read_text())
+    for weight, message in ((0.7505, ""), (0.76, "sum to 1.0100, not to 1"), (0.5, "sum to 0.7500")):
+        about["lms"][1]["weight"] = weight
+        (made / "mix.json").write_text(json.dumps(about))
+        if message:
+            with pytest.raises(CheckpointError, match=message):
+                read_mixture(made / "mix.json")
+        else:
+            assert read_mixture(made / "mix.json").weights == (0.25, weight)

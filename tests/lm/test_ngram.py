@@ -223,3 +223,16 @@ def test_cuda_rows_equal_cpu_rows_without_synchronising(tmp_path):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(rows.cpu(), want)
+
+
+def test_a_suffix_after_the_last_context_may_be_missing(tmp_path):
+    """The trigram "a b a" without the bigram "b a": no context as far back as b has any bigram."""
+    text = "\\data\\\nngram 1=4\nngram 2=1\nngram 3=1\n\n"
+    text += "\\1-grams:\n-99\t<s>\t-0.5\n-1\t</s>\n-0.5\ta\t-0.25\n-0.5\tb\t-0.1\n\n"
+    text += "\\2-grams:\n-0.3\ta b\t-0.2\n\n\\3-grams:\n-0.4\ta b a\n\n\\end\\\n"
+    (tmp_path / "m.arpa").write_text(text)
+    scorer = NGramScorer.from_arpa(tmp_path / "m.arpa", Tokens(("</s>", "a", "b"), eos=0), dtype=torch.float64)
+    state = scorer.start(1)[1]
+    for label, following, expected in ((1, 2, -0.3), (2, 1, -0.4), (1, 2, -0.3)):
+        rows, state = scorer.score(torch.tensor([label]), state)
+        assert rows[0, following] == pytest.approx(expected * math.log(10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,15 @@ def test_loading_draws_no_random_numbers(tmp_path):
     torch.manual_seed(3)
     load_checkpoint(tmp_path)
     assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("rate", 768_000), ("mel_bins", 1000), ("window", 10), ("hop", 10), ("stack", 100), ("stride", 100)],
+)
+def test_a_frontend_is_taken_up_to_what_can_be_heard(tmp_path, name, most):
+    save_model(tmp_path, network("rnnt"), frontend=replace(FrontendConfig(), **{name: most}))
+    assert getattr(load_checkpoint(tmp_path).frontend, name) == most
+    save_model(tmp_path, network("rnnt"), frontend=replace(FrontendConfig(), **{name: most + 1}))
+    with pytest.raises(CheckpointError, match=f"{name}={most + 1} of the frontend must be at most {most}"):
+        load_checkpoint(tmp_path)

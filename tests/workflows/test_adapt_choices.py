@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,11 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.domain import INTERNAL, LM, load_domain
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
+from ilme.testing import tiny as tiny_network
 from ilme.tuning.weight_search import Optimum, WeightSpace
 from ilme.workflows import adapt as module
 from ilme.workflows import tune
-from ilme.workflows.adapt import AdaptOptions, adapt, safe_choice
+from ilme.workflows.adapt import AdaptOptions, adapt, safe_choice, style_for
 from tests.adapters.tiny import tiny_whisper, waves
 
 NAMES = ("removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned")
@@ -213,3 +215,29 @@ def test_weights_that_help_are_kept(run, decided, tiny, tmp_path):
     assert adapted.domain.report["after"]["WER"] == 0.0
     assert adapted.domain.report["before"]["WER"] == round(adapted.before.rate, 3)
     assert adapted.domain.report["dev utterances"] == 3
+
+
+def test_the_weights_without_dev_are_those_of_the_models_kind():
+    assert safe_choice(tiny_whisper()) == ("silence", FusionWeights(lm=0.25, subtracted=0.125))
+    assert safe_choice(tiny_network("rnnt")) == ("removed", FusionWeights(lm=0.3, subtracted=0.1, length=0.6))
+    assert safe_choice(tiny_network("aed")) == ("removed", FusionWeights(lm=0.15, subtracted=0.075))
+
+
+def test_dev_is_drawn_at_random_in_its_own_order():
+    everything = [Utterance(str(i), "w5", np.zeros(1), seconds=1.0) for i in range(20)]
+    for limit in (0, 20, 21):
+        assert module._drawn(everything, limit, 0) == everything
+    few = [int(u.id) for u in module._drawn(everything, 19, 0)]
+    assert len(set(few)) == 19 and few == sorted(few)
+    drawn = [[u.id for u in module._drawn(everything, 5, seed)] for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_style_follows_the_case_of_the_models_pieces():
+    def model(*pieces):
+        return types.SimpleNamespace(tokens=types.SimpleNamespace(pieces=pieces))
+
+    assert style_for(model("<Unk>", "▁the", "sea"), "auto") == "spoken", "names of special units do not count"
+    assert style_for(model("<unk>", "▁THE", "SEA"), "auto") == "spoken"
+    assert style_for(model("<unk>", "▁The", "sea"), "auto") == "restore"
+    assert style_for(model("<unk>", "▁The", "sea"), "keep") == "keep"
