@@ -100,6 +100,8 @@ def _members(path: Path, report: Report) -> Iterator[TextSource]:
                     if stream is not None:
                         name = f"{path}:{member.name}"
                         yield TextSource(name, _text(stream, name, report))
+            while whole.read(_HEAD):
+                pass  # the checksum of a compressed archive stands at its end
             if whole.cut_off:
                 report(str(path), "the archive is cut off: the mark at its end is missing")
     except BadInputError:
