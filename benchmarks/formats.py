@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.timing import command, commit, machine, own_cpu_seconds
+from benchmarks.timing import own_cpu_seconds, publish
 from benchmarks.tuning import unguarded
 from ilme.data.utterances import read_utterances
 from ilme.evaluation.metrics import measure
@@ -78,15 +77,7 @@ def main() -> None:
             )
             print(f"{name:26} beam {beam:3}  WER {wer:6.2f} %  {seconds:.3f} s", flush=True)
     compare(rows)
-    report = {
-        "machine": machine(),
-        "commit": commit(),
-        "command": command(),
-        "utterances": len(utterances),
-        "rows": rows,
-    }
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    publish({"utterances": len(utterances), "rows": rows}, options.out)
 
 
 def is_foreign(recogniser: Recogniser) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 
 RATE = 16_000
 
@@ -47,10 +47,7 @@ def main() -> None:
             out = subprocess.run([sys.executable, *call], check=True, stdout=subprocess.PIPE, text=True).stdout
             found[f"{minutes} minutes"] = {"minutes of speech": spoken, **json.loads(out.splitlines()[-1])}
             print(found, file=sys.stderr, flush=True)
-    report = {"command": command(), "commit": commit(), "machine": machine(), "batch": args.batch, **found}
-    print(json.dumps(report, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    publish({"batch": args.batch, **found}, args.json)
 
 
 def write(file: Path, speech: Path, minutes: int, spoken: int) -> None:

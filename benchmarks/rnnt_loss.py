@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.timing import forget_peak, peak_since_mb
 from ilme.losses.rnnt import Terms, rnnt_loss
 from ilme.runtime.lattice import forward_scores
 
@@ -136,23 +137,17 @@ def measure_cuda(step: Callable[[], object], repeats: int) -> tuple[float, float
     return sorted(times)[len(times) // 2], (torch.cuda.max_memory_allocated() - before) / 2**30
 
 
-def _resident(name: str) -> float:
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
-    return int(line.split()[1]) / 2**20
-
-
 def measure_cpu(step: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Least CPU milliseconds, and peak resident GiB above what was there before."""
     step()
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _resident("VmRSS")
+    before = forget_peak()
     times = []
     for _ in range(repeats):
         start = time.process_time()
         step()
         times.append(1000 * (time.process_time() - start))
-    return min(times), _resident("VmHWM") - before
+    return min(times), (peak_since_mb() - before) / 1024
 
 
 def gradient_step(loss: Callable[[], Tensor], x: Terms) -> Callable[[], float]:

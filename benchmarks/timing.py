@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import resource
 import shlex
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -69,7 +70,23 @@ def commit() -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def machine() -> dict[str, object]:
+def publish(found: dict[str, Any], file: Path | None, **about: Any) -> None:
+    """Prints a report as JSON, and writes it where a file is named: command, commit and machine before what was found.
+
+    Args:
+        found: The results.
+        file: Where it is written as well.
+        about: More about the run, such as its seed.
+    """
+    whole = {"command": command(), "commit": commit(), **about, "machine": machine(), **found}
+    text = json.dumps(whole, indent=1, ensure_ascii=False)
+    print(text)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
     """What a reader needs to judge the figures."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

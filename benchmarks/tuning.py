@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import command, machine
+from benchmarks.timing import publish
 from benchmarks.toy_transducer import make_toy
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import measure
@@ -35,8 +35,9 @@ from ilme.recogniser.options import Options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
-from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
+from ilme.workflows.tune import tune_decoder
 
 
 def main() -> None:
@@ -53,10 +54,7 @@ def main() -> None:
         recogniser = load_recogniser(parts)
         recogniser.options = unguarded(recogniser, options.length_normalisation)
         rows.append(both(recogniser, utterances, options))
-    text = json.dumps({"machine": machine(), "command": command(), "rows": rows}, indent=1, ensure_ascii=False)
-    print(text)
-    if options.out:
-        Path(options.out).write_text(text + "\n", encoding="utf-8")
+    publish({"rows": rows}, options.out)
 
 
 def unguarded(recogniser: Recogniser, length_normalisation: float) -> Options:
@@ -102,18 +100,14 @@ def run_tuner(
     """What 5 decodes find, β within `length`."""
     widest = (0.0, options.widest)
     began, worked = time.perf_counter(), time.process_time()
-    result = tune(
-        decoder,
-        {u.id: u.text for u in utterances},
-        options=TuningOptions(
-            beam=options.beam,
-            space=WeightSpace(lm=widest, subtracted=widest, length=length),
-            normaliser=options.normaliser,
-            length_exponent=recogniser.length_exponent,
-            replicates=0,
-        ),
-        speakers={u.id: u.speaker for u in utterances},
-        on_step=lambda s: tell("tuner", s.weights, s.counts.rate),
+    tuning = TuningOptions(
+        beam=options.beam,
+        space=WeightSpace(lm=widest, subtracted=widest, length=length),
+        normaliser=options.normaliser,
+        replicates=0,
+    )
+    result = tune_decoder(
+        decoder, recogniser, utterances, tuning, lambda step: tell("tuner", step.weights, step.counts.rate)
     )
     return {
         "decodes": result.decodes,
@@ -163,7 +157,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("dev", nargs="?", default="")
     parser.add_argument("--toy", action="store_true", help="made-up speech instead of MODEL and DEV")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the toys")
-    parser.add_argument("--out", default="", help="where the JSON is written as well")
+    parser.add_argument("--out", type=Path, help="where the JSON is written as well")
     parser.add_argument("--lm", default="")
     parser.add_argument("--subtracted", default="internal")
     parser.add_argument("--beam", type=int, default=8)

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 from benchmarks.whisper_sets import (
     STARTED,
     ListDecoder,
@@ -53,7 +53,7 @@ from ilme.lm.mixture import MixtureScorer
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_lm, load_model
-from ilme.recogniser.options import TRANSFORMER, default_options
+from ilme.recogniser.options import TRANSFORMER
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import write_atomically
 from ilme.tuning.tuner import TuningOptions, tune
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.what == "report":
-        write_report(args, report(args))
+        publish(report(args), args.json, seed=args.seed)
         return
     texts = Texts("whisper", args.workers) if args.what == "accuracy" else None  # before the device is touched
     torch.set_num_threads(args.threads)
@@ -112,7 +112,8 @@ def main() -> None:
         found = report(args)
     else:
         found = (speed if args.what == "speed" else throughput)(args, model, lm)
-    write_report(args, found)
+    device = {"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    publish(found, args.json, seed=args.seed, **device)
 
 
 def read_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | None:
@@ -125,15 +126,6 @@ def read_lm(args: argparse.Namespace, model: TransformerAED) -> TokenScorer | No
         other = load_lm(args.ngram, model.tokens, args.device)
         lm = MixtureScorer([lm, other], [1 - args.ngram_weight, args.ngram_weight], kind="linear")
     return FoldedScorer(lm, Folds(model.tokens, model.device)) if args.fold else lm
-
-
-def write_report(args: argparse.Namespace, found: dict[str, Any]) -> None:
-    place = machine() | ({"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
-    whole = {"command": command(), "commit": commit(), "seed": args.seed, "machine": place, **found}
-    print(json.dumps(whole, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def accuracy(args: argparse.Namespace, model: TransformerAED, lm: TokenScorer | None, texts: Texts) -> None:
@@ -231,13 +223,14 @@ def encoded_sets(args: argparse.Namespace, model: TransformerAED) -> dict[str, S
     if model.device.type == "cpu":
         model.pack()
     options = replace(
-        default_options(model, args.beam),
+        TRANSFORMER,
+        beam=args.beam,
+        stop_after=args.beam,
         end_margin=args.end_margin,
         certain_end=args.certain_end,
         lm_eos=not args.no_lm_end,
+        repeat_ignores=punctuation(model.tokenizer) if args.ignore_punctuation else (),
     )
-    if args.ignore_punctuation:
-        options = replace(options, repeat_ignores=punctuation(model.tokenizer))
     recogniser = Recogniser(model, options=options)
     batches = DecodingOptions(batch_seconds=args.batch * 31.0, batch_size=args.batch, cache="device")
     decoders = {}

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 from benchmarks.whisper import changed, measured_row
 
 from ilme.data.utterances import read_utterances
@@ -36,7 +36,8 @@ from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.domain import load_domain
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.recogniser import Recogniser
-from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.tuner import TuningOptions
+from ilme.workflows.tune import tune_decoder
 
 SPEECH_SEEDS = {"dev": 1, "test": 2}  # other voices for other parts
 BATCHES = DecodingOptions(batch_seconds=240.0, batch_size=8, cache="none")
@@ -58,20 +59,8 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     text = draw_text(args.work, args.sentences, args.seed)
     speak(args.work)
-    report: dict[str, Any] = {
-        "command": command(),
-        "commit": commit(),
-        "seed": args.seed,
-        "machine": machine(),
-        "text": text,
-        "adaptation": adapt(args),
-    }
-    if not args.adapt_only:
-        report |= accuracy(args)
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    report = {"text": text, "adaptation": adapt(args)} | ({} if args.adapt_only else accuracy(args))
+    publish(report, args.json, seed=args.seed)
 
 
 def ilme(*arguments: str) -> dict[str, float]:
@@ -182,17 +171,15 @@ def tuned_sf(args: argparse.Namespace, adapted: Recogniser) -> dict[str, Any]:
     kept = args.work / f"{args.name}.sf.json"
     if not kept.exists():
         dev = decoder(args, adapted, "dev", "SF", EncoderCache())
-        references = {u.id: u.text for u in read_utterances(args.work / "dev" / "manifest.jsonl")}
         options = TuningOptions(
             method="SF",
             beam=adapted.options.beam,
             max_decodes=args.decodes,
             normaliser="whisper",
-            length_exponent=adapted.length_exponent,
             replicates=0,
             seed=args.seed,
         )
-        found = tune(dev, references, options=options)
+        found = tune_decoder(dev, adapted, dev.utterances, options)
         steps = [{"lm": step.weights.lm, "WER": step.counts.rate} for step in found.steps]
         kept.write_text(json.dumps({"lm": found.weights.lm, "dev decodes": steps}) + "\n", encoding="utf-8")
     return dict(json.loads(kept.read_text(encoding="utf-8")))

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 
+from ilme.adapters.hf import attention
 from ilme.adapters.moonshine import Moonshine
 from ilme.adapters.moonshine_onnx import convert
 from ilme.data.audio import Samples
@@ -31,7 +32,7 @@ from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.fusion import FusionWeights
-from ilme.ilm import Calibration, internal_lm
+from ilme.ilm import calibrate, internal_lm
 from ilme.protocols import TokenScorer
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.encoder_cache import EncoderCache
@@ -66,16 +67,10 @@ def main() -> None:
     chosen, others = drawn[: args.count], drawn[args.count :]
     report: dict[str, Any] = {
         "what": f"Moonshine tiny, {args.count} utterances of the split tune, drawn at random; weights set by hand",
-        "command": command(),
-        "commit": commit(),
-        "seed": args.seed,
-        "machine": machine(),
         "agreement with onnxruntime": agreement(args.package, model, [u.samples(16_000) for u in chosen[:5]]),
     }
     report |= rehearse(args, model, chosen, others)
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    publish(report, args.json, seed=args.seed)
 
 
 def agreement(package: Path, model: Moonshine, audio: Sequence[Samples]) -> dict[str, float]:
@@ -96,17 +91,11 @@ def agreement(package: Path, model: Moonshine, audio: Sequence[Samples]) -> dict
         start = np.array([model.prefix], dtype=np.int64)
         given = {"input_ids": start, "encoder_hidden_states": theirs, "use_cache_branch": np.array([False])}
         logits = decoder.run(["logits"], given | empty)[0][0, -1]
-        ours = model.teacher_forced(torch.empty(1, 0, dtype=torch.long), context(model, hidden))[0, -1].numpy()
+        ours = model.teacher_forced(torch.empty(1, 0, dtype=torch.long), attention(model.memory(hidden)))[0, -1].numpy()
         worst["encoder"] = max(worst["encoder"], float(np.abs(theirs - hidden.numpy()).max()))
         worst["first logits"] = max(worst["first logits"], float(np.abs(logits - ours).max()))
         worst["largest logit"] = max(worst["largest logit"], float(np.abs(logits).max()))
     return worst
-
-
-def context(model: Moonshine, hidden: torch.Tensor) -> Any:
-    from ilme.adapters.hf import attention
-
-    return attention(model.memory(hidden))
 
 
 @torch.inference_mode()
@@ -162,8 +151,7 @@ def rehearse(args: argparse.Namespace, model: Moonshine, chosen: list[Utterance]
     different = [
         {"reference": references[i], "BS": ours[i], "generate": reference[i]} for i in ours if ours[i] != reference[i]
     ]
-    hidden = [model.hidden(*model.features([u.samples(16_000)]))[0][0] for u in others]
-    calibration = Calibration(hidden, [()] * len(hidden))  # encoder outputs are enough for the mean
+    calibration = calibrate(model, [u.samples(16_000) for u in others])
     lm = load_lm(args.lm, model.tokens, "cpu")
     for item in args.systems:
         kind, added, removed = item.split(":")

@@ -11,7 +11,6 @@ weights were set beforehand.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 
 from experiments.moonshine import WEIGHTS
 from ilme.data.utterances import Utterance, read_utterances
@@ -75,18 +74,12 @@ def main() -> None:
             print(f"{system}, {name}", rows[f"{system}, {name}"], file=sys.stderr, flush=True)
         rows[f"{system}, both"] = agreement(found["graph"], found["weights"])
     report = {
-        "command": command(),
-        "commit": commit(),
-        "seed": args.seed,
-        "machine": machine(),
         "utterances": len(utterances),
         "seconds of audio": round(sum(u.seconds for u in utterances), 1),
         "weights": asdict(fused),
         "systems": rows,
     }
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    publish(report, args.json, seed=args.seed)
 
 
 def row(utterances: list[Utterance], lists: dict[str, NBest]) -> dict[str, Any]:

@@ -30,10 +30,11 @@ from ilme.recogniser.loading import Parts, describe, load_lm, load_recogniser
 from ilme.study.config import DecodingPlan, read_config
 from ilme.study.decoding import search_options
 from ilme.study.provenance import commit, versions
-from ilme.tuning.tuner import TuningOptions, tune
+from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
 from ilme.workflows.bundle import Unpacked, read_bundle
 from ilme.workflows.evaluate import Plan, evaluate_decoder
+from ilme.workflows.tune import tune_decoder
 
 PLAN = Path("configs/study/small.yaml")
 DECODING = DecodingOptions(batch_seconds=600.0, batch_size=16)
@@ -76,13 +77,10 @@ class OneSystem:
                 space=WeightSpace(WIDE, WIDE, plan.rnnt_length if self.model == "rnnt" else plan.aed_length),
                 beam=plan.tuning_beam,
                 max_decodes=plan.decodes,
-                length_exponent=self.recogniser.length_exponent,
                 replicates=0,
                 seed=1,
             )
-            references, speakers = {u.id: u.text for u in dev}, {u.id: u.speaker for u in dev}
-            decoder = self.decoder(dev, "tuning")
-            tune(decoder, references, options=options, speakers=speakers, on_step=say).save(file)
+            tune_decoder(self.decoder(dev, "tuning"), self.recogniser, dev, options, say).save(file)
         return TuningResult.load(file)
 
     def tested(self, dev: Sequence[Utterance], test: Sequence[Utterance]) -> System:

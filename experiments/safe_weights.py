@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 
 from ilme.adapters.hf import TransformerAED
 from ilme.data.utterances import Utterance, read_utterances
@@ -76,19 +76,13 @@ def main() -> None:
         confirmed[item] = {d.name: d.searched(internals[internal], weights, args.beam) for d in domains}
         print(item, json.dumps(confirmed[item]), file=sys.stderr, flush=True)
     report = {
-        "command": command(),
-        "commit": commit(),
-        "seed": args.seed,
-        "machine": machine(),
         "search": {k: str(v) for k, v in asdict(TRANSFORMER).items()} | {"beam": args.beam},
         "domains": {d.name: d.row() for d in domains},
         "safest on the lists": {"weights": shown(best), "shares": shares},
         "each left out, on the lists": left_out,
         "in the search": confirmed,
     }
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    publish(report, args.json, seed=args.seed)
 
 
 Choice = tuple[str, FusionWeights]

@@ -9,7 +9,6 @@ utterance in a voice drawn for it. Greedy search, Whisper's own normaliser.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 from benchmarks.whisper_sets import in_memory, joined, note, windowed
 
 from ilme.data.synth import SynthOptions, synthesise
@@ -53,18 +52,8 @@ def main() -> None:
         voices = {
             name: understood(recogniser, text, Path(folder) / name, share, args) for name, share in SHARES.items()
         }
-    report = {
-        "command": command(),
-        "commit": commit(),
-        "machine": machine(),
-        "seed": args.seed,
-        "model": Path(args.model).name,
-        "sentences": args.sentences,
-        "voices": voices,
-    }
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    report = {"model": Path(args.model).name, "sentences": args.sentences, "voices": voices}
+    publish(report, args.json, seed=args.seed)
 
 
 def sentences(args: argparse.Namespace) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 from benchmarks.whisper import changed, measured_row, step_row
 from benchmarks.whisper_sets import punctuation
 
@@ -40,15 +40,15 @@ from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.protocols import TokenScorer
+from ilme.recogniser.cached_decoder import CachedDecoder
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_model
-from ilme.recogniser.options import default_options
+from ilme.recogniser.options import TRANSFORMER
 from ilme.recogniser.recogniser import Encoded, Recogniser
 from ilme.runtime.state import State
-from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import NBest
-from ilme.search.rescoring import SequenceScorer, complete, finite
+from ilme.search.rescoring import SequenceScorer, complete
 from ilme.tuning.tuner import TuningOptions, tune
 from ilme.tuning.weight_search import WeightSpace
 from ilme.workflows.domain_lm import LMOptions, train_domain_lm
@@ -106,17 +106,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    report = {"command": command(), "commit": commit(), "seed": args.seed, "machine": machine()}
     if args.merge:
-        report |= merged(args)
+        report = merged(args)
     else:
         model = load_model(args.model, args.device)
         if model.device.type == "cpu":
             model.pack()
-        report |= Comparison(args, model).run()
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        report = Comparison(args, model).run()
+    publish(report, args.json, seed=args.seed)
 
 
 def drawn(args: argparse.Namespace, cuts: Path, count: int) -> list[Utterance]:
@@ -154,20 +151,6 @@ def well_timed(utterance: Utterance) -> bool:
         run = run + 1 if quiet else 0
         longest = max(longest, run)
     return longest < LONGEST_QUIET * 10
-
-
-class AfterBS:
-    """A decoder that takes the lists of the search without LM as given, since every method's tuning begins with it."""
-
-    def __init__(self, decoder: SearchDecoder, lists: dict[str, NBest]) -> None:
-        self.decoder, self.lists = decoder, lists
-
-    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
-        if weights != FusionWeights():
-            return self.decoder.decode(weights, beam)
-        scorers = {"lm": self.decoder.recogniser.lm, "subtracted": self.decoder.recogniser.subtracted}
-        filled = {k: SequenceScorer(v, finish=True, rows=256) for k, v in scorers.items() if v is not None}
-        return finite(complete(self.lists, **filled))
 
 
 class Errors:
@@ -227,8 +210,10 @@ class Comparison:
         given = json.loads(args.weights.read_text(encoding="utf-8"))["systems"] if args.weights else {}
         self.given = {name: FusionWeights(**found["weights"]) for name, found in given.items()}
         self.cache = UtteranceCache(args.encoded)
-        self.options: AttentionOptions = replace(
-            default_options(model, args.beam),
+        self.options = replace(
+            TRANSFORMER,
+            beam=args.beam,
+            stop_after=args.beam,
             length_normalisation=args.alpha,
             certain_end=args.certain_end,
             repeat_ignores=punctuation(model.tokenizer) if args.ignore_punctuation else (),
@@ -291,8 +276,11 @@ class Comparison:
     def tuned(self, method: Any, lm: TokenScorer | None, internal: TokenScorer | None) -> TuningResult:
         # β acts where the score is not divided by the length; it is tuned for every method, BS included, or for none
         length = (0.0, 0.0) if self.args.alpha else (0.0, 2.0)
+        decoder = CachedDecoder(self.decoder("tune", lm, internal))  # every method's tuning begins with BS
+        scored = {} if lm is None else {"lm": SequenceScorer(lm, finish=True, rows=256)}
+        decoder.know(FusionWeights(), self.args.beam, complete(self.first, **scored))
         return tune(
-            AfterBS(self.decoder("tune", lm, internal), self.first),
+            decoder,
             {u.id: u.text for u in self.sets["tune"]},
             options=TuningOptions(
                 method=method,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 from benchmarks.whisper_sets import in_memory, joined, note, windowed
 
 from ilme.data.utterances import Utterance, read_utterances
@@ -56,11 +56,7 @@ def main() -> None:
     if args.what == "decode":
         decode(args, utterances)
         return
-    report = {"command": command(), "commit": commit(), "seed": args.seed, "machine": machine()}
-    report |= compared(args, utterances)
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    publish(compared(args, utterances), args.json, seed=args.seed)
 
 
 def decode(args: argparse.Namespace, utterances: Sequence[Utterance]) -> None:

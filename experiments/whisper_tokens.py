@@ -20,7 +20,6 @@ where the gate g_u says how much token u listens to the LMs:
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.timing import command, commit, machine
+from benchmarks.timing import publish
 from benchmarks.whisper import encoded_sets, read_lm, with_scorers
 from benchmarks.whisper_sets import ListDecoder, Texts, calibration_of, label_scores, note, padded_labels
 from numpy.typing import NDArray
@@ -207,15 +206,13 @@ def report(args: argparse.Namespace, candidates: list[Candidates], marks: Marks)
         if name != "constant":
             found["p against constant"] = round(paired_bootstrap(measured[name], measured["constant"])[0], 4)
     whole = {
-        "command": command(), "commit": commit(), "seed": args.seed, "machine": machine(),
-        "utterances": len(candidates), "words": words,
+        "utterances": len(candidates),
+        "words": words,
         "hypotheses in a list": round(float(np.mean([len(c.texts) for c in candidates])), 1),
         "best of each list": round(100 * sum(c.errors.min() for c in candidates) / words, 3),
         "gates": trials,
-    }  # fmt: skip
-    print(json.dumps(whole, indent=1, ensure_ascii=False))
-    if args.json:
-        args.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    }
+    publish(whole, args.json, seed=args.seed)
 
 
 if __name__ == "__main__":
