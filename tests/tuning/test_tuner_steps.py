@@ -1,0 +1,82 @@
+"""How the tuner weighs its decodes, and what it says about other dev sets, in numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ilme.evaluation.metrics import ErrorCounts
+from ilme.evaluation.tuning_result import TuningStep
+from ilme.fusion import FusionWeights
+from ilme.tuning import tuner
+from ilme.tuning.tuner import TuningOptions, stability
+from ilme.tuning.weight_search import Objective, WeightSpace
+from tests.tuning.test_weight_search import forty_words
+
+
+def step(lm: float, errors: int, *, length: float = 0.0, beam: int = 3, listed: float = 0.0) -> TuningStep:
+    counts = ErrorCounts(hits=40 - errors, substitutions=errors)
+    return TuningStep(FusionWeights(lm=lm, length=length), beam, counts, listed, 0)
+
+
+def test_the_cost_is_what_the_search_measured_and_the_penalty() -> None:
+    """40 words: 2 points of WER are 0.8 errors for each unit of weight; what the lists promise does not count."""
+    options = TuningOptions(beam=3, penalty=2.0)
+    assert tuner._cost(step(0.5, 4, listed=99.0), options) == pytest.approx(4 + 0.5 * 0.8)
+    assert tuner._cost(step(0.5, 4, length=-0.75), options) == pytest.approx(4 + 1.25 * 0.8)
+    assert tuner._cost(step(0.5, 4), TuningOptions(beam=3)) == 4
+
+
+def test_only_decodes_with_the_beam_that_is_asked_for_are_compared() -> None:
+    wide, worse, small, large = step(0.0, 1, beam=9), step(0.3, 6), step(0.4, 5), step(0.5, 5)
+    options = TuningOptions(beam=3)
+    assert tuner._best([wide, worse, large, small], options) is small, "fewest errors, then smallest weights"
+    assert tuner._best([wide], options) is wide, "nothing else was measured"
+    penalised = TuningOptions(beam=3, penalty=50.0)
+    assert tuner._best([step(0.0, 6), large], penalised).weights.lm == 0.0, "one error is not worth 0.5 · 20"
+
+
+def test_the_lists_promise_no_gain_unless_they_have_fewer_errors_than_a_decode() -> None:
+    at = np.array([0.5, 0.0, 0.0])  # the lists have one error there
+    assert tuner._no_gain([step(0.0, 3), step(0.4, 1)], forty_words(), at)
+    assert not tuner._no_gain([step(0.0, 3), step(0.4, 2)], forty_words(), at)
+
+
+def test_stability_of_two_speakers_drawn_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speaker x has all errors. Drawn alone: 2 of 40 words stay wrong, and 1 of 40 on all of dev; y alone has none.
+
+    Then no weights are needed, which costs 3 errors on all of dev. Optimism: the mean of 0, 0, 1/40 − 2/40, 3/40 − 0.
+    """
+    draws = iter([[0, 1], [1, 0], [0, 0], [1, 1]])
+    real = np.random.default_rng
+
+    class Rigged:
+        def __init__(self, seed: int) -> None:
+            self.normal, self.random = real(seed).normal, real(seed).random
+
+        def integers(self, high: int, size: int) -> np.ndarray:
+            assert (high, size) == (2, 2)
+            return np.array(next(draws))
+
+    monkeypatch.setattr(np.random, "default_rng", Rigged)
+    found = stability(
+        forty_words(),
+        WeightSpace(lm=(0.0, 1.0), subtracted=(0.0, 0.0)),
+        np.zeros(3),
+        objective=Objective(),
+        speakers={"a": "x", "b": "x", "c": "y", "d": "y"},
+        replicates=4,
+    )
+    assert (found.replicates, found.groups) == (4, 2)
+    assert found.optimism == pytest.approx(100 * (0 + 0 - 1 / 40 + 3 / 40) / 4)
+    chosen = found.mean.lm * 4 / 3  # three of the four find it
+    assert 0.3 <= chosen <= 0.306
+    assert found.deviation.lm == pytest.approx(np.std([chosen, chosen, chosen, 0], ddof=1))
+    assert found.low.lm == pytest.approx(0.075 * chosen) and found.high.lm == pytest.approx(chosen)
+    assert found.mean.subtracted == found.high.subtracted == found.mean.length == 0
+
+
+def test_an_utterance_without_a_speaker_is_one_of_its_own() -> None:
+    """One replicate has no deviation."""
+    found = stability(forty_words(), WeightSpace(), np.zeros(3), objective=Objective(), replicates=1)
+    assert (found.replicates, found.groups, found.deviation) == (1, 4, FusionWeights())
