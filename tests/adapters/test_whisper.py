@@ -187,3 +187,11 @@ def test_exactly_the_special_units_the_stamps_and_the_marks_are_suppressed():
     first = tiny_whisper(words).allowed_first
     assert set(torch.isinf(first).nonzero().flatten().tolist()) == specials | stamps | marks | {words.tokens.eos}
     assert len(specials) == 6 and len(stamps) == 51
+
+
+def test_options_of_the_wrong_kind_are_named():
+    with pytest.raises(BadInputError, match="task must be transcribe or translate, got 'sing'"):
+        WhisperOptions(task="sing")
+    for name, what in {"language": "a text", "prompt": "a text", "timestamps": "true or false"}.items():
+        with pytest.raises(BadInputError, match=f"{name} must be {what}, got '7'"):
+            WhisperOptions(**{name: 7})

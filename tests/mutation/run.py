@@ -84,6 +84,7 @@ NEAREST: dict[str, list[str]] = {
     "tuning/maps.py": ["tuning/test_maps.py", "tuning/test_tuner.py"],
     "tuning/proposals.py": ["tuning/test_proposals.py", "tuning/test_tuner.py"],
     "tuning/error_surface.py": ["tuning/test_error_surface.py", "tuning/test_proposals.py", "tuning/test_tuner.py"],
+    "tuning/option_search.py": ["tuning/test_tuner_steps.py", "tuning/test_option_search.py"],
     "tuning/tuner.py": ["tuning/test_tuner_steps.py", "tuning/test_tuner.py", "tuning/test_option_search.py"],
     "evaluation/tables.py": ["evaluation/test_results.py", "commands/test_compare.py"],
     "evaluation/results.py": ["evaluation/test_results.py", "commands/test_evaluate.py"],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from ilme.errors import BadInputError
 from ilme.evaluation.metrics import ErrorCounts
 from ilme.evaluation.tuning_result import TuningStep
 from ilme.fusion import FusionWeights
 from ilme.tuning import tuner
+from ilme.tuning.option_search import OptionSpace
 from ilme.tuning.tuner import TuningOptions, stability
 from ilme.tuning.weight_search import Objective, WeightSpace
 from tests.tuning.test_weight_search import forty_words
@@ -80,3 +84,25 @@ def test_an_utterance_without_a_speaker_is_one_of_its_own() -> None:
     """One replicate has no deviation."""
     found = stability(forty_words(), WeightSpace(), np.zeros(3), objective=Objective(), replicates=1)
     assert (found.replicates, found.groups, found.deviation) == (1, 4, FusionWeights())
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("beam", 1), ("first_beam", 0), ("max_decodes", 1), ("restarts", 0), ("replicates", 0), ("grid", 2)],
+)
+def test_the_least_of_every_option(name: str, least: int) -> None:
+    assert getattr(TuningOptions(**{name: least}), name) == least  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match=rf"{name}.*{least - 1}|at least {least}"):
+        TuningOptions(**{name: least - 1})  # type: ignore[arg-type]
+
+
+def test_options_of_the_search_at_their_edges() -> None:
+    space = OptionSpace(length_normalisation=(0.0, 1.0), end_margin=(0.0, 2.0), certain_end=(1.0,), decodes=4)
+    assert space and space.example == {"length_normalisation": 0.0, "end_margin": 0.0, "certain_end": 1.0}
+    assert not OptionSpace() and OptionSpace(certain_end=(1.0,)) and OptionSpace(length_normalisation=(1.0,))
+    with pytest.raises(BadInputError, match="decodes=3 is too few: the listed options take at least 4"):
+        replace(space, decodes=3)
+    for name in ("length_normalisation", "end_margin", "certain_end"):
+        for wrong in ((1.0, -0.1), (float("inf"),), (float("nan"), 1.0)):
+            with pytest.raises(BadInputError, match=f"{name} must list finite numbers of at least 0"):
+                OptionSpace(**{name: wrong})  # type: ignore[arg-type]
