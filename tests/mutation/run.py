@@ -86,7 +86,7 @@ NEAREST: dict[str, list[str]] = {
     "tuning/error_surface.py": ["tuning/test_error_surface.py", "tuning/test_proposals.py", "tuning/test_tuner.py"],
     "tuning/option_search.py": ["tuning/test_tuner_steps.py", "tuning/test_option_search.py"],
     "tuning/tuner.py": ["tuning/test_tuner_steps.py", "tuning/test_tuner.py", "tuning/test_option_search.py"],
-    "evaluation/tables.py": ["evaluation/test_results.py", "commands/test_compare.py"],
+    "evaluation/tables.py": ["evaluation/test_tables.py", "evaluation/test_results.py", "commands/test_compare.py"],
     "evaluation/results.py": ["evaluation/test_results.py", "commands/test_evaluate.py"],
     "evaluation/ledger.py": ["evaluation/test_ledger.py", "commands/test_evaluate.py"],
     "evaluation/tuning_result.py": ["tuning/test_tuner.py", "tuning/test_option_search.py", "commands/test_tune.py"],
