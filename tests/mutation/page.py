@@ -14,6 +14,9 @@ internal LMs, LMs, tuning, evaluation, `adapt`, checkpoints and the Whisper adap
 {left} others, {equivalent} change nothing that can be seen, for the reasons below, and {open} are open: **{share} % of
 the faults that change something are noticed**.
 
+Left out are messages of errors, docstrings, types, what runs on a GPU alone, and `lm/kenlm_binary.py`, whose tests need
+the package kenlm.
+
 **Again.** `make mutants` goes on where the last run stopped; `tests/mutation/run.py` says how faults are drawn and
 which tests stand nearest to a module. Only those are run, in a copy of the tree, in one process.
 

@@ -37,9 +37,11 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "data" / "mutants.json"
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 SEED = 24
+LEFT_OUT = ("lm/kenlm_binary.py",)  # its tests need the package kenlm, which the tests' environment does not have
 PACKAGES = ("search", "ilm", "lm", "tuning", "evaluation")
 FILES = ("fusion.py", "workflows/adapt.py", "models/checkpoint.py", "adapters/whisper.py")
 CPU_SECONDS = 90  # for the tests of one fault, of which none takes more than 60 without; a busy machine does not count
+NO_TESTS = 5  # pytest's exit code where every test is left out, for want of an optional package
 LIMIT = 600.0  # seconds that pass, for tests that wait
 MEMORY = 6 << 30  # bytes for them: a loop without end must not take the machine's
 
@@ -108,7 +110,9 @@ def drawn(count: int) -> list[Change]:
     paths = [*(p for name in PACKAGES for p in sorted((package / name).glob("*.py"))), *(package / f for f in FILES)]
     found: list[Change] = []
     for path in paths:
-        found += changes(path.relative_to(package).as_posix(), path.read_text("utf-8"), defaults)
+        name = path.relative_to(package).as_posix()
+        if name not in LEFT_OUT:
+            found += changes(name, path.read_text("utf-8"), defaults)
     return sorted(found, key=lambda c: hashlib.sha256(f"{SEED} {c.id}".encode()).hexdigest())[:count]
 
 
@@ -190,7 +194,8 @@ class Bench:
             os.killpg(child, signal.SIGKILL)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
             return "time limit"
-        return note.read_text() or ("" if status == 0 else "crash")
+        passed = os.WIFEXITED(status) and os.WEXITSTATUS(status) in (0, NO_TESTS)
+        return note.read_text() or ("" if passed else "crash")
 
     def _run(self, tests: list[str], note: Path) -> None:
         """In the child: the tests against the copy, and out."""
