@@ -53,7 +53,7 @@ NEAREST: dict[str, list[str]] = {
     "workflows/adapt.py": ADAPT,
     "adapters/whisper.py": ["adapters/test_whisper.py", "adapters/test_openai_whisper.py"],
     "models/checkpoint.py": ["models/test_checkpoint.py", "models/test_int8.py"],
-    "search/transducer.py": [*SEARCHES[:2], "search/test_options.py", "search/test_savings.py"],
+    "search/transducer.py": ["search/test_options.py", *SEARCHES[:2], "search/test_savings.py"],
     "search/attention.py": ["search/test_options.py", *SEARCHES[::2], "search/test_attention_stop.py"],
     "search/prefixes.py": ["search/test_prefixes.py", "search/test_beam_oracle.py", "search/test_transducer.py"],
     "search/gate.py": ["search/test_gate.py", "search/test_savings.py", "search/test_transducer.py"],
