@@ -22,6 +22,7 @@ import pytest
 from ilme.data.text import prepare
 from ilme.data.textfiles import expand, sources
 from ilme.data.tokenize import text_lines
+from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.data.utterances import Reference
 from ilme.data.written_style import domain_lines
 from ilme.errors import BadInputError
@@ -29,7 +30,7 @@ from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
 from ilme.report.gather import gather_curves
 from tests.attacks.cases import Case, attacks, check_call, check_command
-from tests.checkpoints import write_wave
+from tests.checkpoints import write_checkpoints, write_wave
 
 GOOD = "The whale rose slowly out of the grey water.\nNobody on the deck said a word.\n"
 LINES = GOOD.splitlines()
@@ -254,6 +255,62 @@ def test_damaged_archives_are_read_or_told(seed: int, tmp_path: Path) -> None:
     assert problems or len(names) == 3
 
 
+# --- word pieces and token files --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pieces") / "bpe.model"
+    SentencePieceTokenizer.train(LINES * 9, 40).save(path)
+    return path
+
+
+WORDS = [
+    Case("bpe of nothing", lambda _: ["bpe", "empty.txt", "m"], 1, ("no text",)),
+    Case("bpe of bytes", lambda _: ["bpe", "bytes.txt", "m"], 1, ("bytes.txt", "binary", "ilme text prepare")),
+    Case("bpe of what is missing", lambda _: ["bpe", "gone.txt", "m"], 1, ("no text file matches gone.txt",)),
+    Case("bpe into a folder", lambda _: ["bpe", "good.txt", "."], 2, (". is a folder", "name the file")),
+    Case("bpe of no piece", lambda _: ["bpe", "good.txt", "m", "--vocab_size", "0"], 2, ("--vocab_size", "0")),
+    Case("bpe of negative size", lambda _: ["bpe", "good.txt", "m", "--vocab_size", "-5"], 2, ("--vocab_size", "-5")),
+    Case("bpe of too many pieces", lambda _: ["bpe", "good.txt", "m", "--vocab_size", "99999"], 1, ("99999",)),
+    Case("bpe without threads", lambda _: ["bpe", "good.txt", "m", "--threads", "0"], 2, ("--threads",)),
+    Case("tokenize nothing", lambda _: ["tokenize", "empty.txt", "PIECES", "t"], 1, ("empty.txt", "no text")),
+    Case("tokenize bytes", lambda _: ["tokenize", "bytes.txt", "PIECES", "t"], 1, ("bytes.txt", "binary")),
+    Case("tokenize with a text", lambda _: ["tokenize", "good.txt", "good.txt", "t"], 1, ("no sentencepiece model",)),
+    Case("tokenize with nothing", lambda _: ["tokenize", "good.txt", "gone.model", "t"], 1, ("gone.model",)),
+    Case("tokenize into a folder", lambda _: ["tokenize", "good.txt", "PIECES", "."], 2, (". is a folder",)),
+    Case("tokenize without threads", lambda _: ["tokenize", "good.txt", "PIECES", "t", "--threads", "-1"], 2),
+    Case("exclude nothing", lambda _: ["prepare", "good.txt", "out", "--exclude", "empty.txt"], 1, ("empty.txt",)),
+    Case("exclude bytes", lambda _: ["prepare", "good.txt", "out", "--exclude", "bytes.txt"], 1, ("bytes.txt",)),
+    Case("exclude what is missing", lambda _: ["prepare", "good.txt", "out", "--exclude", "x"], 1, ("matches x",)),
+    Case(
+        "exclude everything",
+        lambda _: ["prepare", "good.txt", "out", "--exclude", "good.txt", "--options.exclude_ngram", "5"],
+        1,
+        ("2 excluded",),
+    ),
+    Case("prepare into a file", lambda _: ["prepare", "good.txt", "good.txt"], 1, ("good.txt", "choose another")),
+    Case("hold all out", lambda _: ["prepare", "good.txt", "out", "--options.hold_out", "1"], 2, ("hold_out",)),
+    Case(
+        "sentences of no word", lambda _: ["prepare", "good.txt", "out", "--options.min_words", "0"], 2, ("min_words",)
+    ),
+    Case(
+        "sentences too long", lambda _: ["prepare", "good.txt", "out", "--options.min_words", "99"], 1, ("too short",)
+    ),
+]
+
+
+@attacks(WORDS)
+def test_text_commands(case: Case, pieces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file(GOOD, "good.txt")(tmp_path)
+    file(b"", "empty.txt")(tmp_path)
+    file(random_bytes(3000), "bytes.txt")(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ["text", *(str(pieces) if word == "PIECES" else word for word in case.make(tmp_path))]
+    check_command(replace(case, make=lambda _: words), tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["bytes.txt", "empty.txt", "good.txt"]
+
+
 # --- domain text ------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +323,31 @@ def test_domain_text_of_nothing(case: Case, tmp_path: Path) -> None:
 @attacks(MISSING)
 def test_domain_text_that_is_missing(case: Case, tmp_path: Path) -> None:
     check_call(replace(case, expect=BadInputError), tmp_path, lambda path: expand([str(path)]))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoints(tmp_path_factory.mktemp("model"), ["rnnt"]) / "rnnt"
+
+
+@attacks(
+    [
+        Case("one word", file("whale"), 1, ("holds 1 words in 1 lines", "at least 20 words")),
+        Case("one word often", file("whale\n" * 19), 1, ("holds 19 words", "at least 20 words")),
+        Case("two sentences", file(GOOD), 1, ("holds 16 words", "at least 20 words")),
+        Case("a word in an archive", file(gzip.compress(b"whale"), "bad.gz"), 1, ("holds 1 words",)),
+        Case("another script", file("鯨が海を泳ぐ。\n" * 50), 1, ("language or script",)),
+        *(c for c in EMPTY if c.name in ("an empty file", "random bytes", "zeros", "text named .tar.gz")),
+        *(c for c in MISSING if c.name in ("a missing file", "a folder", "a pipe")),
+    ]
+)
+def test_what_is_no_domain_makes_none(case: Case, model: Path, tmp_path: Path) -> None:
+    def arguments(folder: Path) -> list[str]:
+        return ["adapt", "--model", str(model), "--text", str(case.make(folder)), "--out", str(folder / "domain")]
+
+    words = ("the text holds no sentence",) if case in EMPTY else case.words
+    check_command(replace(case, make=arguments, words=words), tmp_path)
+    assert not (tmp_path / "domain").exists()
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------

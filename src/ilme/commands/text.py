@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from ilme.data.text import PrepareOptions
+from ilme.errors import BadInputError, UsageError
 
 
 def prepare(
@@ -67,6 +68,9 @@ def bpe(inputs: list[str], out: str, vocab_size: int = 4000, coverage: float = 1
     from ilme.data.tokenize import text_lines
     from ilme.data.tokenizer import SentencePieceTokenizer
 
+    _check_target(out, threads)
+    if vocab_size < 1:
+        raise UsageError(f"--vocab_size must be at least 1, not {vocab_size}")
     tokenizer = SentencePieceTokenizer.train(text_lines(inputs), vocab_size, coverage=coverage, threads=threads)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
@@ -86,11 +90,22 @@ def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> N
         out: The token file to write.
         threads: Threads of the tokenizer.
     """
-    from ilme.data.tokenize import tokenize_text
+    from ilme.data.tokenize import text_lines, tokenize_text
     from ilme.recogniser.loading import find_tokenizer
 
+    _check_target(out, threads)
+    if next(text_lines(inputs), None) is None:
+        raise BadInputError(f"{', '.join(inputs)}: there is no text in it, so there is nothing to tokenize")
     began = time.perf_counter()
     counts = tokenize_text(inputs, find_tokenizer(tokenizer, ()), out, threads)
     share = counts.unknown / max(counts.ids, 1)
     print(f"{counts.sentences} sentences, {counts.words} words, {counts.ids} ids -> {out}")
     print(f"{counts.unknown} unknown ids ({share:.3%}); {time.perf_counter() - began:.1f} s")
+
+
+def _check_target(out: str, threads: int) -> None:
+    """What can be known before the text is read."""
+    if Path(out).is_dir():
+        raise UsageError(f"{out} is a folder; name the file to write, such as {Path(out) / 'bpe.model'}")
+    if threads < 1:
+        raise UsageError(f"--threads must be at least 1, not {threads}")

@@ -205,13 +205,20 @@ def _nothing_left(report: PrepareReport) -> str:
 def read_exclusion(patterns: Sequence[str], length: int, problem: Callable[[str, str], None]) -> Exclusion:
     """The n-grams of evaluation files; a text that is wrapped is joined, so that n-grams run over line ends."""
     paths = expand(patterns)
+    found = 0
 
     def texts() -> Iterator[str]:
+        nonlocal found
         for source in sources(paths, problem):
             layout, lines = _layout(source)
-            yield from paragraphs(lines, layout)
+            for paragraph in paragraphs(lines, layout):
+                found += 1
+                yield paragraph
 
-    return Exclusion.from_texts(texts(), length)
+    exclusion = Exclusion.from_texts(texts(), length)
+    if paths and not found:
+        raise BadInputError(f"{', '.join(patterns)}: there is no text to exclude in it; name the evaluation text")
+    return exclusion
 
 
 def _layout(source: TextSource, wanted: Layout | Literal["auto"] = "auto") -> tuple[Layout, Iterator[str]]:

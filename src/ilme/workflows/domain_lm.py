@@ -87,6 +87,8 @@ def train_domain_lm(
     }
     styled = ", given case and punctuation" if lines.recased else ""
     overlap = f"{lines.excluded} sentences left out for overlap with dev"
+    for problem in lines.problems[:5]:
+        say(f"text: {problem}")
     say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
     say(f"LM: {options.order}-gram over the model's tokens, {sum(trained.kept):,} n-grams")
     return scorer, about
