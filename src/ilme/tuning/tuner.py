@@ -66,7 +66,7 @@ class TuningOptions:
         method: BS, SF, DR, LODR or ILME: which weights exist. DR, LODR and ILME differ in the decoder's
             scorer.
         space: The range of each weight.
-        beam: Beam of every decode, and so of the weights found.
+        beam: Beam of every decode, and so of the weights found; 0 takes the model's own.
         first_beam: Beam of the first decode, whose lists the search starts from; 0 means `beam`.
         max_decodes: How often dev may be decoded, the confirming decode included.
         normaliser: Applied to references and hypotheses before errors are counted.
@@ -101,7 +101,7 @@ class TuningOptions:
 
     def __post_init__(self) -> None:
         for name, least in (
-            ("beam", 1),
+            ("beam", 0),
             ("first_beam", 0),
             ("max_decodes", 1),
             ("restarts", 0),
