@@ -121,4 +121,5 @@ def transcribe(
                     if outcome.baseline is not None:
                         print(f"{title}without the domain: {render(outcome.baseline, name)}", end="")
                     print(f"{title if name == 'txt' else ''}{render(outcome.transcript, name)}", end="", flush=True)
+    processes.wait()  # torchrun ends the others when the first of them reports a failure
     return 1 if failed else 0

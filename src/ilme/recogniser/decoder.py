@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -28,6 +29,7 @@ from ilme.search.rescoring import SequenceScorer, complete, finite
 __all__ = ["DecodingOptions", "Processes", "SearchDecoder"]
 
 Progress = Callable[[int, int], None]
+PATIENCE = timedelta(days=30)  # shares may differ by hours
 Item = TypeVar("Item")
 
 
@@ -67,7 +69,7 @@ class Processes:
         """Reads RANK and WORLD_SIZE, and joins the group if there is more than one process."""
         found = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if found.world > 1 and not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo")
+            torch.distributed.init_process_group("gloo", timeout=PATIENCE)
         return found
 
     def share(self, items: Sequence[Item]) -> list[Item]:

@@ -22,7 +22,7 @@ from ilme.data.audio_files import AudioFile, find_audio
 from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError, IlmeError
 from ilme.recogniser.domain import CARD, load_domain
-from ilme.recogniser.loading import Parts, load_recogniser
+from ilme.recogniser.loading import Parts, describe, load_recogniser
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.store import identity
 from ilme.recogniser.transcripts import Segment, Transcript, check_format, write_transcript
@@ -89,11 +89,12 @@ class Job:
         return load_recogniser(Parts(self.model, device=self.device, format=self.format), None, options)
 
     def describe(self) -> dict[str, Any]:
-        """What a journal must match: the domain by its card."""
+        """What a journal must match: the domain by its card, the model by its weights."""
         card = Path(self.domain) / CARD
+        named = describe(Parts(self.model)) if self.model else {}
         return {
             "domain": file_hash(card) if self.domain and card.is_file() else self.domain,
-            "model": self.model,
+            "model": named.get("model_content", self.model),
             "format": self.format,
             "timestamps": self.timestamps,
             "model_options": dict(self.model_options),
@@ -132,7 +133,7 @@ def transcribe(
     files = find_audio([audio] if isinstance(audio, str | Path) else audio)
     options = options or TranscribeOptions()
     if out is None:
-        return list(transcribe_files(job.load(), files, options, progress))
+        return list(run_job(job, files, options, progress))
     with Output(Path(out), job.describe(), formats, options, overwrite) as output:
         left = output.left(files)
         outcomes = []
@@ -363,12 +364,13 @@ class Output:
 
     def left(self, files: Sequence[AudioFile]) -> list[AudioFile]:
         """The files that no run with the same settings has finished; an error if another run's would be overwritten."""
-        done = self._done()
-        left = [file for file in files if done.get(file.name) != _state(file)]
+        noted = self._noted()
+        left = [file for file in files if noted.get(file.name) != _state(file) or not self._whole(file)]
         planned = Counter(path for file in files for path in self._paths(file))
         if twice := next((path for path, count in planned.items() if count > 1), None):
             raise BadInputError(f"two of the files would be written to {twice}; rename one, or transcribe it alone")
-        taken = [path for file in left for path in self._paths(file) if os.path.lexists(path)]
+        foreign = [file for file in left if file.name not in noted]  # what these settings wrote may be written again
+        taken = [path for file in foreign for path in self._paths(file) if os.path.lexists(path)]
         if taken and not self.overwrite:
             raise BadInputError(
                 f"{taken[0]} is there already, and this run did not write it; choose another folder with --out, or "
@@ -377,36 +379,44 @@ class Output:
         return left
 
     def write(self, outcome: Outcome) -> None:
-        """Writes the transcripts of a file, then notes that it is done; a file that failed is tried again next time."""
+        """Notes a file, writes its transcripts, notes that it is done; one that failed is tried again next time."""
         if outcome.transcript is None:
             return
-        write_transcript(outcome.transcript, self.folder, outcome.file.name, self.formats)
+        name = outcome.file.name
+        self._note(name, None)
+        write_transcript(outcome.transcript, self.folder, name, self.formats)
         if outcome.baseline is not None:
-            write_transcript(outcome.baseline, self.folder, f"{outcome.file.name}.{BASELINE}", self.formats)
+            write_transcript(outcome.baseline, self.folder, f"{name}.{BASELINE}", self.formats)
+        self._note(name, _state(outcome.file))
+
+    def _note(self, name: str, state: list[int] | None) -> None:
+        """One line of the journal; it begins a line of its own, since a kill may have cut off the one before."""
         if self._stream is None:
             self.journal.parent.mkdir(parents=True, exist_ok=True)
             self._stream = self._held.enter_context(self.journal.open("a", encoding="utf-8"))
-        print(json.dumps({"name": outcome.file.name, "state": _state(outcome.file)}), file=self._stream, flush=True)
+        print("\n" + json.dumps({"name": name, "state": state}), end="", file=self._stream, flush=True)
 
     def _paths(self, file: AudioFile) -> list[Path]:
         names = [file.name, f"{file.name}.{BASELINE}"] if self.baseline else [file.name]
         return [self.folder / f"{name}.{suffix}" for name in names for suffix in self.formats]
 
-    def _done(self) -> dict[str, list[int]]:
-        """What runs with the same settings finished, in all processes: name and state of the audio."""
+    def _noted(self) -> dict[str, list[int] | None]:
+        """The files that runs with the same settings wrote, in all processes, with the state of the audio; None for one
+        that was begun and perhaps not finished.
+        """
         pattern = f"{self.journal.name.rsplit('-', 1)[0]}-*.jsonl"
-        done: dict[str, list[int]] = {}
+        noted: dict[str, list[int] | None] = {}
         for journal in sorted(self.journal.parent.glob(pattern)):
             for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     row = json.loads(line)
-                    done[row["name"]] = row["state"]
+                    noted[row["name"]] = row["state"]
                 except (ValueError, KeyError, TypeError):
-                    continue  # a line that a kill cut off: that file is done again
-        return {name: state for name, state in done.items() if self._whole(name)}
+                    continue  # a line that a kill cut off
+        return noted
 
-    def _whole(self, name: str) -> bool:
-        return all(path.is_file() for path in self._paths(AudioFile(Path(), name)))
+    def _whole(self, file: AudioFile) -> bool:
+        return all(path.is_file() for path in self._paths(file))
 
 
 def _state(file: AudioFile) -> list[int]:
