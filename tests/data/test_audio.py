@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.data.audio import AudioError, audio_info, load_audio, read_audio, resample, to_int16
+from ilme.data.audio import AudioError, audio_info, load_audio, read_audio, resample, resampling_ratio, to_int16
 from ilme.errors import BadInputError
 
 FORMATS = {
@@ -144,3 +144,12 @@ def test_random_bytes_are_an_error_and_never_a_crash(
 
 def test_what_is_too_loud_is_cut_off():
     assert to_int16(np.array([-4e4, -0.6, 0.4, 32767.4, 1e6], np.float32)).tolist() == [-32768, -1, 0, 32767, 32767]
+
+
+@given(st.integers(1_000, 768_000), st.sampled_from([8_000, 16_000, 22_050, 48_000]))
+def test_the_resampler_is_bounded_and_near_to_any_rate(source: int, rate: int) -> None:
+    up, down = resampling_ratio(source, rate)
+    assert 1 <= up <= 1 << 16 and 1 <= down <= 1 << 16
+    assert abs(up / down * source / rate - 1) < 1e-7
+    if max(source, rate) <= 1 << 16:
+        assert up * source == down * rate

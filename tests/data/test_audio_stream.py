@@ -35,6 +35,15 @@ def test_blocks_together_are_the_whole_file(tmp_path_factory, rate, samples, cha
     np.testing.assert_array_equal(np.concatenate(list(stream)), np.concatenate(blocks))
 
 
+@pytest.mark.parametrize("rate", [15_991, 65_521, 96_001, 191_999])
+def test_rates_that_share_no_factor_with_the_wanted_one(tmp_path, rate):
+    file = tmp_path / "a.wav"
+    soundfile.write(file, noise(3 * rate, 2), rate, subtype="FLOAT")
+    streamed = np.concatenate(list(AudioStream(file, 16_000, 0.5)))
+    assert abs(len(streamed) - 48_000) <= 1
+    np.testing.assert_allclose(streamed, load_audio(file, 16_000), atol=1e-5)
+
+
 @pytest.mark.parametrize("suffix", ["flac", "ogg", "mp3"])
 def test_compressed_files(tmp_path, suffix):
     file = tmp_path / f"a.{suffix}"

@@ -161,7 +161,7 @@ def resample(samples: NDArray[np.float32], source_rate: int, rate: int) -> Sampl
 
 
 def resampling_ratio(source_rate: int, rate: int) -> tuple[int, int]:
-    """(up, down), neither above LONGEST_PHASE. Rates that need more get the nearest ratio: off by 1 in 10⁹ at most."""
+    """(up, down), neither above LONGEST_PHASE. Rates that need more get the nearest ratio: off by 1 in 10⁷ at most."""
     exact = Fraction(rate, source_rate)
     if rate <= source_rate:
         near = exact.limit_denominator(LONGEST_PHASE)

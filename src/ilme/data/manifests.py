@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def number(row: dict[str, Any], key: str, default: float = 0.0) -> float:
     value = row.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise BadInputError(f"{key} must be a number of at least 0, not {_shown(value)}")
     return float(value)
 
