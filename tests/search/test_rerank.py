@@ -126,8 +126,20 @@ def test_nothing_to_rank_is_no_error_and_bad_input_is_named():
         ExactRanking(model, FusionWeights(), best=0)
 
 
-def banded(model, f, h, band):
-    """log P(y|x) over the alignments whose every node (frame, prefix) lies in the band, one at a time."""
+def windows(hypotheses, frames, band):
+    """The first and the last frame of each prefix: hypotheses that begin alike share them, as wide as any needs."""
+    found = {}
+    for h in hypotheses:
+        for u in range(len(h.tokens) + 1):
+            first = max(0, h.times[u - 1] - band) if u else 0
+            last = min(frames - 1, h.times[u] + band) if u < len(h.tokens) else frames - 1
+            known = found.get(h.tokens[:u], (first, last))
+            found[h.tokens[:u]] = min(first, known[0]), max(last, known[1])
+    return found
+
+
+def banded(model, f, h, allowed):
+    """log P(y|x) over the alignments whose every node (frame, prefix) is allowed, one at a time."""
     T, U = len(f), len(h.tokens)
     g, state = model.start(1)
     rows = []
@@ -135,14 +147,11 @@ def banded(model, f, h, band):
         rows.append([model.join(f[t : t + 1], g)[0].log_softmax(-1) for t in range(T)])
         if u < U:
             g, state = model.predict(torch.tensor([h.tokens[u]]), state)
-    allowed = [
-        range(max(0, h.times[u - 1] - band) if u else 0, (min(T - 1, h.times[u] + band) if u < U else T - 1) + 1)
-        for u in range(U + 1)
-    ]
     scores = []
     for emitted in itertools.combinations_with_replacement(range(T), U):
         stays = list(zip((0, *emitted), (*emitted, T - 1), strict=True))  # from which frame to which each prefix lives
-        if all(a in allowed[u] and b in allowed[u] for u, (a, b) in enumerate(stays)):
+        bounds = [allowed[h.tokens[:u]] for u in range(U + 1)]
+        if all(first <= a and b <= last for (a, b), (first, last) in zip(stays, bounds, strict=True)):
             blanks = [rows[u][t][0] for u, (a, b) in enumerate(stays) for t in range(a, b + (u == U))]
             labels = [rows[u][t][label] for u, (label, t) in enumerate(zip(h.tokens, emitted, strict=True))]
             scores.append(torch.stack(blanks + labels).sum())
@@ -156,10 +165,12 @@ def test_a_band_is_so_many_frames_around_each_label(seed, band):
     model, f = test_transducer.transducer(seed, units=5), test_transducer.acoustics(seed, 6)
     lengths = torch.tensor([6])
     longer = Fusion(weights=FusionWeights(length=1.5))
-    ((*_, h),) = TransducerSearch(model, longer, TransducerOptions(beam=3, max_symbols=1))(f, lengths)
-    (found,) = transducer_scores(model, f, lengths, [[h]], band)
-    assert found == pytest.approx(banded(model, f[0], h, band), abs=1e-9)
-    assert len(h.tokens) > 1, "else there is no band"
+    (nbest,) = TransducerSearch(model, longer, TransducerOptions(beam=4, max_symbols=1))(f, lengths)
+    assert max(len(h.tokens) for h in nbest) > 1, "else there is no band"
+    for chosen in (nbest[-1:], nbest, nbest[::-1]):
+        allowed = windows(chosen, 6, band)
+        expected = [banded(model, f[0], h, allowed) for h in chosen]
+        assert transducer_scores(model, f, lengths, [chosen], band) == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_edges_of_its_options():
