@@ -240,6 +240,14 @@ def test_what_another_run_wrote_is_not_overwritten_unasked(models, audio, tmp_pa
         ilme.transcribe(audio, model=models / "rnnt", out=tmp_path / "a.txt")
 
 
+def test_what_was_overwritten_is_not_taken_for_done(models, audio, tmp_path):
+    ilme.transcribe(audio / "calls", model=models / "rnnt", out=tmp_path)
+    ilme.transcribe(audio / "calls", model=models / "aed", out=tmp_path, overwrite=True)
+    with pytest.raises(BadInputError, match="is there already"):
+        ilme.transcribe(audio / "calls", model=models / "rnnt", out=tmp_path)
+    assert ilme.transcribe(audio / "calls", model=models / "aed", out=tmp_path) == []
+
+
 # --- killed, and started again ----------------------------------------------------------------------------------------
 
 

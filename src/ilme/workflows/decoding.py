@@ -68,7 +68,7 @@ class DecoderPlan:
             recogniser or self.load(),
             self.utterances,
             folder=self.folder,
-            about=self.about,
+            about={**self.about, **({"model_options": dict(self.model_options)} if self.model_options else {})},
             options=self.decoding,
             processes=processes,
             progress=progress,

@@ -376,7 +376,16 @@ class Output:
                 f"{taken[0]} is there already, and this run did not write it; choose another folder with --out, or "
                 "give --overwrite"
             )
+        if taken:
+            self._forget_others()
         return left
+
+    def _forget_others(self) -> None:
+        """Runs with other settings no longer have their transcripts here."""
+        own = self.journal.name.rsplit("-", 1)[0]
+        for journal in self.journal.parent.glob("*.jsonl"):
+            if not journal.name.startswith(own):
+                journal.unlink(missing_ok=True)
 
     def write(self, outcome: Outcome) -> None:
         """Notes a file, writes its transcripts, notes that it is done; one that failed is tried again next time."""
