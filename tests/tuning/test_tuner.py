@@ -238,7 +238,7 @@ def test_bad_input_is_named() -> None:
     decoder.everything["u1"][0] = replace(decoder.everything["u1"][0], scores=Scores(float("nan")))
     with pytest.raises(BadInputError, match=r"'u1'.*finite"):
         tune(decoder, decoder.references, options=replace(OPTIONS, beam=100))
-    for bad in ({"beam": 0}, {"max_decodes": 0}, {"grid": 1}, {"step": 0.0}):
+    for bad in ({"beam": -1}, {"max_decodes": 0}, {"grid": 1}, {"step": 0.0}):
         with pytest.raises(BadInputError, match=next(iter(bad))):
             TuningOptions(**bad)  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="never negative"):

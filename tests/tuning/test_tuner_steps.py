@@ -88,7 +88,7 @@ def test_an_utterance_without_a_speaker_is_one_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("beam", 1), ("first_beam", 0), ("max_decodes", 1), ("restarts", 0), ("replicates", 0), ("grid", 2)],
+    [("beam", 0), ("first_beam", 0), ("max_decodes", 1), ("restarts", 0), ("replicates", 0), ("grid", 2)],
 )
 def test_the_least_of_every_option(name: str, least: int) -> None:
     assert getattr(TuningOptions(**{name: least}), name) == least  # type: ignore[arg-type]
