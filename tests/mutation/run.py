@@ -73,7 +73,7 @@ NEAREST: dict[str, list[str]] = {
     "ilm/learned_context.py": ["ilm/test_transformer.py", "adapters/test_whisper.py"],
     "ilm/learned_vector.py": ["ilm/test_learned_vector.py", "ilm/test_internal_lm.py"],
     "ilm/memory.py": ["adapters/test_onnx_attention.py", "ilm/test_internal_lm.py"],
-    "ilm/files.py": ["ilm/test_learned_vector.py", "ilm/test_internal_lm.py"],
+    "ilm/files.py": ["ilm/test_files.py", "ilm/test_learned_vector.py", "ilm/test_internal_lm.py"],
     "ilm/check.py": ["ilm/test_internal_lm.py", "testing/test_contract.py", "recogniser/test_own_model.py"],
     "ilm/calibration.py": ["ilm/test_internal_lm.py", "adapters/test_whisper.py"],
     "lm/arpa.py": ["lm/test_arpa.py", "lm/test_ngram.py", "lm/test_kenlm_binary.py", "commands/test_ngram.py"],
