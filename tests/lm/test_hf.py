@@ -107,3 +107,11 @@ def test_a_sequence_begins_with_what_was_given_or_sos_or_eos(network):
         HuggingFaceLM(network, replace(tokens, sos=None, eos=None))
     with pytest.raises(BadInputError, match=f"the LM has {SIZE} output units, the recogniser {SIZE + 1}"):
         HuggingFaceLM(network, numbered_tokens(SIZE + 1, "attention"))
+
+
+@pytest.mark.parametrize(("exponent", "divisor"), [(0.0, 1.0), (0.5, 2.0), (1.0, 4.0)])
+def test_lists_are_ranked_by_the_score_over_a_power_of_the_length(exponent, divisor):
+    lists = {"u": [Hypothesis((1, 2, 3), 0.0, Scores(asr=-2.0, lm=9.0, subtracted=-1.0, length=3), text="abc")]}
+    (h,) = rescore(lists, lambda texts: [-4.0] * len(texts), FusionWeights(0.5, 0.25, 0.1), exponent)["u"]
+    assert h.scores == Scores(asr=-2.0, lm=-4.0, subtracted=-1.0, length=3)
+    assert h.score == pytest.approx((-2.0 - 2.0 + 0.25 + 0.3) / divisor)
