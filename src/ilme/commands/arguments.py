@@ -22,6 +22,9 @@ from ilme.errors import BadInputError, UsageError
 __all__ = ["did_you_mean", "parse_arguments", "plain_arguments", "usage"]
 
 PARSERS = ("config", "print_config")  # options that the parser itself adds
+# Bytes of a name that are no UTF-8 come as surrogates, which the parser cannot read: private characters stand for them.
+SHIELDED = {surrogate: 0xF0000 + surrogate for surrogate in range(0xDC80, 0xDD00)}
+UNSHIELDED = {shield: surrogate for surrogate, shield in SHIELDED.items()}
 
 
 def parse_arguments(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any]:
@@ -33,14 +36,14 @@ def parse_arguments(name: str, function: Callable[..., Any], words: Sequence[str
     parser.add_argument("--config", action="config")
     parser.add_function_arguments(function, fail_untyped=True)
     try:
-        parsed = parser.parse_args(plain_arguments(name, command, words))
+        parsed = parser.parse_args(plain_arguments(name, command, [word.translate(SHIELDED) for word in words]))
     except ArgumentError as error:
         raise UsageError(_explain(name, command, str(error))) from error
     try:
         values = vars(parser.instantiate(parsed))
     except BadInputError as error:  # a dataclass of options that refuses its values
         raise UsageError(str(error)) from error
-    return {key: value for key, value in values.items() if key not in PARSERS}
+    return {key: _unshielded(value) for key, value in values.items() if key not in PARSERS}
 
 
 def plain_arguments(name: str, command: Command, words: Sequence[str]) -> list[str]:
@@ -76,8 +79,19 @@ def plain_arguments(name: str, command: Command, words: Sequence[str]) -> list[s
         (files if key == "config" else named).append(f"--{key}={value}")
     given = {*lists, *(word[2:].partition("=")[0] for word in named)}
     free = [option for option in command.positional if option.name not in given]
-    named += [f"--{key}={json.dumps(values)}" for key, values in lists.items()]
+    named += [f"--{key}={json.dumps(values, ensure_ascii=False)}" for key, values in lists.items()]
     return files + named + _give_names(loose, free, usage(name, command))
+
+
+def _unshielded(value: Any) -> Any:
+    """The value with the bytes of names as they came."""
+    if isinstance(value, str):
+        return value.translate(UNSHIELDED)
+    if isinstance(value, Path):
+        return Path(str(value).translate(UNSHIELDED))
+    if isinstance(value, list | tuple):
+        return type(value)(_unshielded(item) for item in value)
+    return value
 
 
 def usage(name: str, command: Command) -> str:
@@ -142,7 +156,7 @@ def _give_names(values: list[str], free: list[Option], how: str) -> list[str]:
         take = values[at : at + (max(spare, 0) if option.is_list else 1)]
         at += len(take)
         if take:
-            words.append(f"--{option.name}={json.dumps(take) if option.is_list else take[0]}")
+            words.append(f"--{option.name}={json.dumps(take, ensure_ascii=False) if option.is_list else take[0]}")
     if at < len(values):
         raise UsageError(f"{values[at]!r} belongs to no option; usage: {how}")
     return words

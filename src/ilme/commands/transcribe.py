@@ -112,7 +112,9 @@ def transcribe(
         for outcome in run_job(job, files, options, bar, ray, workers):
             if outcome.transcript is None:
                 failed += 1
-                print(f"ilme transcribe: {outcome.file.path}: {outcome.error}", file=sys.stderr)
+                path = str(outcome.file.path)
+                told = outcome.error if path in outcome.error else f"{path}: {outcome.error}"
+                print(f"ilme transcribe: {told}", file=sys.stderr)
             elif output is not None:
                 output.write(outcome)
             else:

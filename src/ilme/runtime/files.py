@@ -169,7 +169,8 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _beside(path: Path) -> Path:
     """A hidden name in the same folder; long names are cut, so that it is not too long where theirs is not."""
-    return path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.partial")
+    whole = path if path.name else path.resolve()  # such as `.`
+    return whole.with_name(f".{whole.name[:50]}.{secrets.token_hex(4)}.partial")
 
 
 def _sync(path: Path) -> None:

@@ -20,6 +20,7 @@ def only_run(output: Path) -> Iterator[None]:
     The lock is a hidden file beside it, `.NAME.lock`, that goes with the run. The system lets go of it when the process
     ends, however it ends. Where a file system knows no locks, nothing is held.
     """
+    output = output.resolve()
     file = output.parent / f".{output.name}.lock"
     held = _take(file)
     if held is None:
