@@ -198,7 +198,8 @@ class _NothingDrawn(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.eye:
             return torch.empty(args[0], args[-1], **kwargs)
-        if getattr(func, "__name__", "").rstrip("_").endswith(("normal", "uniform")):
+        name = getattr(func, "__name__", "").rstrip("_")
+        if name.endswith(("normal", "uniform")) or (name in ("add", "mul", "div") and isinstance(args[0], Tensor)):
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
