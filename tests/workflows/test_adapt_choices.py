@@ -241,3 +241,14 @@ def test_the_style_follows_the_case_of_the_models_pieces():
     assert style_for(model("<unk>", "▁THE", "SEA"), "auto") == "spoken"
     assert style_for(model("<unk>", "▁The", "sea"), "auto") == "restore"
     assert style_for(model("<unk>", "▁The", "sea"), "keep") == "keep"
+
+
+def test_what_is_set_aside_is_neither_measured_nor_tuned_on(run, monkeypatch):
+    monkeypatch.setattr(module, "unexplained", lambda *a: [types.SimpleNamespace(id="u1", reason="cut badly")])
+    monkeypatch.setattr(module, "_dev_report", lambda *a, **k: {})
+    tuned = seen(monkeypatch, tune, "find_weights")
+    said = []
+    adapted, _ = run(texts=["w5 w6 w7", "w5 w6", "w7 w8 w5"], say=said.append)
+    assert [u.id for u in adapted.before.utterances] == ["u0", "u2"]
+    assert list(tuned[0][0][1]) == ["u0", "u2"]
+    assert any("1 of 3 utterances are set aside; the first: u1: cut badly" in line for line in said)
