@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from ilme.errors import BadInputError
+from ilme.lm.mixing import Mixture, read_mixture, write_mixture
 from ilme.lm.ngram import lm_tokens
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.search.rescoring import sequence_scores
-from ilme.workflows.domain_lm import LMOptions, train_domain_lm, unwritable
+from ilme.workflows.domain_lm import LMOptions, keep_lm, train_domain_lm, unwritable
 from tests.checkpoints import write_checkpoints
 
 OPTIONS = LMOptions(style="keep", order=2, prune=(0,))
@@ -80,3 +81,20 @@ def test_marks_that_are_suppressed_are_not_in_the_text(tiny, rnnt):
 def test_a_word_is_no_domain(rnnt, tmp_path):
     with pytest.raises(BadInputError, match="holds 3 words in 1 lines, and at least 20 words are needed"):
         train_domain_lm(rnnt, write(tmp_path, "the whale swam"), [], tmp_path / "lm.safetensors", OPTIONS, print)
+
+
+def test_an_lm_that_was_given_by_name_is_copied_with_all_its_parts(tmp_path: Path) -> None:
+    source, folder = tmp_path / "lms", tmp_path / "domain"
+    source.mkdir()
+    folder.mkdir()
+    (source / "a.arpa").write_text("first")
+    (source / "a.arpa.tokens.json").write_text("[]")
+    (source / "b.safetensors").write_bytes(b"second")
+    write_mixture(source / "mix.json", Mixture((source / "a.arpa", source / "b.safetensors"), (0.25, 0.75)))
+    assert keep_lm("bundled/lm", folder) == "bundled/lm" and not list(folder.iterdir())
+    assert keep_lm(str(source / "b.safetensors"), folder) == "lm.safetensors"
+    assert keep_lm(str(source / "mix.json"), folder) == "lm.json"
+    kept = read_mixture(folder / "lm.json")
+    assert [f.name for f in kept.files] == ["lm-0.arpa", "lm-1.safetensors"] and kept.weights == (0.25, 0.75)
+    assert all(f.parent.resolve() == folder.resolve() for f in kept.files)
+    assert (folder / "lm-0.arpa.tokens.json").read_text() == "[]"

@@ -10,6 +10,8 @@ are zero. The folder appears when all of it is there; one that was there before 
 from __future__ import annotations
 
 import random
+import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -47,15 +49,17 @@ from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from ilme.workflows.card import card_text
 from ilme.workflows.decoding import read_set
 from ilme.workflows.dev_check import unexplained
-from ilme.workflows.domain_lm import LMOptions, text_writer, train_domain_lm
+from ilme.workflows.domain_lm import LMOptions, keep_lm, text_writer, train_domain_lm
 from ilme.workflows.options import AdaptOptions, Style
 from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
 __all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
 
+RANKS = "ranks.tiktoken"
 SAFE_DOMAINS = "audiobooks, telephone calls and voice commands"
 LENGTH_OF_TRANSDUCERS = (0.0, 1.5)  # β has to make up for what an LM takes from each label; decoders rank by the mean
-OURS = (CARD, LM, INTERNAL, "card.md", "tuning.json")
+OURS = (CARD, LM, INTERNAL, RANKS, "card.md", "tuning.json")
+KEPT = re.compile(r"lm(-\d+)?(\.[\w.]+)?")  # an LM that was given by name
 Say = Callable[[str], None]
 
 
@@ -135,10 +139,10 @@ def adapt(
             scorer, report["text"] = train_domain_lm(host, text, spoken, folder / LM, lm_options, say)
         domain = Domain(
             _lasting(model),
-            dict(model_options or {}),
+            _kept_options(model_options or {}, folder),
             host.kind,
             search=default_options(host, options.beam),
-            lm=_lasting(lm) if lm else LM,
+            lm=keep_lm(lm, folder) if lm else LM,
             style=style,
         )
         if utterances:
@@ -180,7 +184,7 @@ def _check_replaceable(out: Path) -> None:
         return
     if not out.is_dir():
         raise BadInputError(f"{out} is a file; name a folder with --out")
-    foreign = sorted(p.name for p in out.iterdir() if p.name not in OURS)
+    foreign = sorted(p.name for p in out.iterdir() if p.name not in OURS and not KEPT.fullmatch(p.name))
     if foreign:
         raise BadInputError(f"{out} holds {foreign[0]}, which no domain folder has: choose another folder with --out")
 
@@ -204,6 +208,15 @@ def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance
 def _lasting(name: str | Path) -> str:
     """A name that means the same from every folder: a path in full, a hub id as it is."""
     return str(Path(name).resolve()) if Path(name).exists() else str(name)
+
+
+def _kept_options(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The model's own options; a file among them is copied into the folder."""
+    kept = dict(options)
+    if kept.get("ranks"):
+        shutil.copyfile(kept["ranks"], folder / RANKS)
+        kept["ranks"] = RANKS
+    return kept
 
 
 def _written(found: Adapted, folder: Path, name: str) -> Adapted:

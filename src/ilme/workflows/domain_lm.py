@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,18 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from ilme import bundle
 from ilme.data.normalise import spoken
 from ilme.data.written_style import PreparedText, domain_lines, recase
 from ilme.errors import BadInputError
 from ilme.lm.case_folding import Folds
+from ilme.lm.mixing import is_mixture, read_mixture, write_mixture
 from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
 from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.runtime.files import weights_file
 from ilme.tokens import Tokens
 
-__all__ = ["LMOptions", "text_writer", "train_domain_lm", "unwritable"]
+__all__ = ["LMOptions", "keep_lm", "text_writer", "train_domain_lm", "unwritable"]
 
 SPELLED = 200  # an inventory of fewer units spells words out
 FEWEST_WORDS = 20  # a few sentences; of less an LM learns nothing but to repeat them
+MIXTURE = "lm.json"
 MOST_TOKENS = 0.55  # tokens to a letter; text that needs more is not in a script that the model writes
 MOST_UNKNOWN = 0.05  # of the tokens
 Say = Callable[[str], None]
@@ -92,6 +97,36 @@ def train_domain_lm(
     say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
     say(f"LM: {options.order}-gram over the model's tokens, {sum(trained.kept):,} n-grams")
     return scorer, about
+
+
+def keep_lm(name: str, folder: Path) -> str:
+    """Copies an LM that was given by name into a domain folder, so that the folder is whole; its name there.
+
+    A bundled LM is everywhere, and keeps its name.
+    """
+    if name.startswith(bundle.PREFIX):
+        return name
+    source = Path(name)
+    if is_mixture(source):
+        mixture = read_mixture(source)
+        kept = [folder / keep_lm_file(part, folder, f"lm-{number}") for number, part in enumerate(mixture.files)]
+        write_mixture(folder / MIXTURE, replace(mixture, files=tuple(kept)))
+        return MIXTURE
+    return keep_lm_file(source, folder, "lm")
+
+
+def keep_lm_file(source: Path, folder: Path, stem: str) -> str:
+    """Copies one LM into the folder as STEM with its own suffix, and what lies beside it; its name there."""
+    file = weights_file(source)
+    if not file.is_file():  # a causal LM of transformers is a folder
+        shutil.copytree(source, folder / stem)
+        return stem
+    name = stem + "".join(file.suffixes[-2:] if file.suffix == ".gz" else file.suffixes[-1:])
+    shutil.copyfile(file, folder / name)
+    beside = Path(f"{file}.tokens.json")
+    if beside.is_file():
+        shutil.copyfile(beside, folder / f"{name}.tokens.json")
+    return name
 
 
 def text_writer(model: Any, style: str) -> Callable[[str], str]:
