@@ -41,6 +41,12 @@ def page(kept: dict[str, Any]) -> str:
         open=len(open_),
         share=100 * noticed // max(1, counted),
     )
+    if "at first" in kept:
+        seen = kept["at first"]
+        text += (
+            f"\nOf the first {seen['tried']}, {seen['noticed']} were noticed before tests were written for the others: on"
+            "\nfaults that nobody has looked at yet, expect that share rather than the one above.\n"
+        )
     tried = Counter(m["file"] for m in mutants)
     missed = Counter(m["file"] for m in open_)
     same = Counter(m["file"] for m in equivalent)
