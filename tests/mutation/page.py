@@ -44,7 +44,7 @@ def page(kept: dict[str, Any]) -> str:
     if "at first" in kept:
         seen = kept["at first"]
         text += (
-            f"\nOf the first {seen['tried']}, {seen['noticed']} were noticed before tests were written for the others: on"
+            f"\nOf the first {seen['tried']}, {seen['noticed']} were noticed before tests were written for the rest: on"
             "\nfaults that nobody has looked at yet, expect that share rather than the one above.\n"
         )
     tried = Counter(m["file"] for m in mutants)
