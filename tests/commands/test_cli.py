@@ -91,7 +91,7 @@ def test_mistakes_in_options_end_with_2(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_command_that_returns_a_number_ends_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.txt").write_bytes(bytes(range(256)) * 40)
     assert cli.main(["text", "prepare", str(tmp_path / "broken.txt"), str(tmp_path / "out"), "--strict"]) == 1
-    assert "problem:" in capsys.readouterr().out
+    assert "none can be used" in capsys.readouterr().err
 
 
 def test_options_can_be_printed_as_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

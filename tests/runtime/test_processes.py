@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -215,9 +216,18 @@ def test_processes_end_when_their_parent_is_killed():
 def test_ctrl_c_is_the_parents_business():
     assert list(ordered_map(interrupt_itself, [0, 1], 2)) == [0, 1]
     parent = start(2)
-    os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to every process
-    _, said = parent.communicate(timeout=60)
-    assert said.count("Traceback") == 1 and "KeyboardInterrupt" in said
+    said = interrupted(parent)
+    assert "KeyboardInterrupt" in said and "spawn_main" not in said, "a worker was interrupted, too"
+
+
+def interrupted(parent: subprocess.Popen[str]) -> str:
+    """What it says when Ctrl-C reaches every process; as a person would, it is pressed again if nothing happens."""
+    for _ in range(20):
+        os.killpg(parent.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            return parent.communicate(timeout=15)[1]
+    parent.kill()
+    raise AssertionError("it does not end")
 
 
 def test_there_is_a_core():

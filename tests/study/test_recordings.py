@@ -30,6 +30,7 @@ from ilme.study.speech import resident_part, resident_shards
 from ilme.study.stages import build_study
 from ilme.study.texts import write_lines
 from ilme.train.resident import ResidentAudio
+from tests.models.test_whisper_encoder import _dims
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "configs" / "study" / "real-tiny.yaml"
@@ -69,7 +70,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "text" / "novels" / "train.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     encoder = WhisperEncoder(WhisperConfig(layers=1, width=32, heads=2))
     whisper = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
-    torch.save({"dims": {}, "model_state_dict": whisper}, root / "whisper.pt")
+    torch.save({"dims": _dims(encoder), "model_state_dict": whisper}, root / "whisper.pt")
     spoken = [f"quick brown said {word}" for word in ("lamb", "dog", "fox")]
     waves = [np.full(20000, 7 * i, np.int16) for i in range(3)]
     write_shard(root / "small/speech/train/0000", ["a", "b", "c"], spoken, ["v"] * 3, waves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,9 +65,11 @@ def test_processes_change_nothing_and_their_errors_arrive(tmp_path: Path) -> Non
     assert list(seen) == ["aed DR", "aed ILME", "aed SF", "aed BS"]
     assert all(counts == [(3, 3), (3, 3)] for counts in seen.values())
 
-    (tmp_path / "models" / "aed.safetensors").write_bytes(b"damaged since it was unpacked")
-    with pytest.raises(CheckpointError, match=r"aed\.safetensors"):
-        systems(processes=2)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(FOLDER, damaged)
+    (damaged / "aed.safetensors").write_bytes(b"not what was bundled")
+    with pytest.raises(CheckpointError, match=r"aed\.safetensors is damaged"):
+        run_demo(tmp_path, DemoOptions(model="aed", utterances=3, processes=2), read_bundle(damaged))
 
 
 def test_processes_and_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
