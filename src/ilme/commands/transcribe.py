@@ -113,8 +113,7 @@ def transcribe(
             if outcome.transcript is None:
                 failed += 1
                 path = str(outcome.file.path)
-                told = outcome.error if path in outcome.error else f"{path}: {outcome.error}"
-                print(f"ilme transcribe: {told}", file=sys.stderr)
+                print(f"ilme transcribe: {path}: {outcome.error.removeprefix(f'{path} ')}", file=sys.stderr)
             elif output is not None:
                 output.write(outcome)
             else:
