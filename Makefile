@@ -1,5 +1,6 @@
 # make setup   the environment .venv with everything the tests need
 # make demo    set up, then the paper's tables from the embedded models and recordings, in about two minutes
+# make quick   the fast tests of the core, in about a minute on two cores
 # make test    set up, then lint, types and every test but the long attacks
 # make attacks every attack on audio, text, manifests, models and commands
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
@@ -14,11 +15,12 @@ STAMP := $(VENV)/.installed
 EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,dev
 
 ROUNDS ?= 5
+QUICK := $(addprefix tests/,evaluation ilm lm losses models recogniser runtime search testing) $(wildcard tests/test_*.py)
 FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup demo test attacks fuzz mutants lint types format bundle docs clean
+.PHONY: help setup demo quick test attacks fuzz mutants lint types format bundle docs clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -41,6 +43,9 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+quick: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not attacks" $(QUICK)
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not attacks"
