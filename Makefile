@@ -1,6 +1,6 @@
 # make setup   the environment .venv with everything the tests need
 # make demo    set up, then the paper's tables from the embedded models and recordings, in about two minutes
-# make quick   the fast tests of the core, in about a minute on two cores
+# make quick   the fast tests of models, searches, LMs, recogniser and workflows, in about a minute on two cores
 # make test    set up, then lint, types and every test but the long attacks
 # make attacks every attack on audio, text, manifests, models and commands
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
@@ -15,7 +15,8 @@ STAMP := $(VENV)/.installed
 EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,dev
 
 ROUNDS ?= 5
-QUICK := $(addprefix tests/,evaluation ilm lm losses models recogniser runtime search testing) $(wildcard tests/test_*.py)
+QUICK := $(addprefix tests/,adapters evaluation ilm lm losses models recogniser runtime search testing workflows) \
+  $(wildcard tests/test_*.py)
 FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))

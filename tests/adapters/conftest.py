@@ -8,6 +8,13 @@ from ilme.adapters.whisper import WhisperOptions
 from tests.adapters.tiny import WhisperWords, tiny_moonshine, tiny_whisper
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Exporting takes long, whichever test comes first."""
+    for item in items:
+        if any(name.startswith("exported") for name in getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def exported_moonshine(tmp_path_factory):
     """The folder of the two graphs, and the model that they were made of."""

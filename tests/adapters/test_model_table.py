@@ -75,6 +75,7 @@ def test_what_a_model_can_do(kind):
     assert row["stream"] == ("forward encoders" if hasattr(model, "join") else "no")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="needs the extra onnx")
 @pytest.mark.parametrize("kind", ["onnx-transducer", "onnx-attention"])
 def test_what_an_onnx_model_can_do(kind, request):

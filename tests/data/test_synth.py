@@ -107,6 +107,7 @@ def test_same_seed_same_bytes_for_any_number_of_processes_and_after_an_interrupt
     assert files(tmp_path / "b") == whole
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes(tmp_path):
     (tmp_path / "t.txt").write_text("".join(f"number {i}\n" for i in range(120)))
     for workers, name in ((1, "one"), (2, "two")):

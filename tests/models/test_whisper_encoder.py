@@ -56,6 +56,7 @@ def _ggml(path: Path, encoder: WhisperEncoder) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_equals_the_upstream_encoder_on_thirty_seconds() -> None:
     transformers = pytest.importorskip("transformers")
     from ilme.adapters.openai_whisper import rename

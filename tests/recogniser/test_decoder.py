@@ -134,6 +134,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, NBest]:
     return {i: [Hypothesis.from_json(h) for h in nbest] for i, nbest in rows.items()}
 
 
+@pytest.mark.slow
 def test_survives_kill_minus_nine(tmp_path: Path) -> None:
     process = run_job(tmp_path, "0.7")
     deadline = time.monotonic() + 90
@@ -154,6 +155,7 @@ def test_survives_kill_minus_nine(tmp_path: Path) -> None:
     assert part.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     lists = finished(run_job(tmp_path, launcher=launcher))

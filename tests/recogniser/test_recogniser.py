@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -223,20 +224,23 @@ def repeats(labels: tuple[int, ...], most: int, span: int) -> bool:
     return False
 
 
+@cache
+def every_sequence(seed: int):
+    """A tiny transducer, what it hears, a fusion, and all that three frames can say, scored without a beam."""
+    model, lm = transducer(seed, units=3), language_model(seed, units=3)
+    weights, internal = FusionWeights(0.3, 0.2, 0.4), internal_lm(model)
+    f = acoustics(seed, 3)
+    return model, f, Fusion(lm, internal, weights), transducer_best(model, f[0], lm, internal, weights, most=2)
+
+
 @pytest.mark.parametrize(("most", "span"), [(1, 1), (1, 2), (2, 1), (2, 8)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_transducer_repeats_nothing_too_often(seed, most, span):
     """A beam that holds everything finds what is left of all sequences when those that repeat are struck out."""
-    model, lm = transducer(seed, units=3), language_model(seed, units=3)
-    weights, internal = FusionWeights(0.3, 0.2, 0.4), internal_lm(model)
-    f = acoustics(seed, 3)
+    model, f, fusion, everything = every_sequence(seed)
     options = TransducerOptions(beam=400, max_symbols=2, max_repeats=most, repeat_span=span)
-    (found,) = TransducerSearch(model, Fusion(lm, internal, weights), options)(f, torch.tensor([3]))
-    allowed = [
-        (score, labels, asr)
-        for score, labels, asr in transducer_best(model, f[0], lm, internal, weights, most=2)
-        if not repeats(labels, most, span)
-    ]
+    (found,) = TransducerSearch(model, fusion, options)(f, torch.tensor([3]))
+    allowed = [(score, labels, asr) for score, labels, asr in everything if not repeats(labels, most, span)]
     assert {h.tokens for h in found} == {labels for _, labels, _ in allowed}
     best = found[: len(allowed) // 2]
     assert [h.tokens for h in best] == [labels for _, labels, _ in allowed[: len(best)]]

@@ -56,6 +56,7 @@ cases = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cases)
 @torch.no_grad()
@@ -309,6 +310,7 @@ def test_limits_cap_each_utterance():
     assert [h.tokens for h in found[1]] == [()]
 
 
+@pytest.mark.slow
 def test_wider_beams_are_not_worse_on_average():
     best = {}
     for beam in (1, 2, 4, 8, 25):

@@ -29,6 +29,7 @@ def everything(self, beam, rows, logp, floor):
     return rows, logp
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(cases)
 def test_the_bound_before_the_lm_changes_nothing(case):

@@ -81,6 +81,7 @@ cases = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cases)
 @torch.no_grad()
@@ -274,6 +275,7 @@ def test_a_sequence_is_scored_once_and_never_on_blank():
     assert sum(lm.asked) == distinct
 
 
+@pytest.mark.slow
 def test_wider_beams_are_not_worse_on_average():
     best = {}
     for beam in (1, 4, 8, 25):

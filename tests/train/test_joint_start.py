@@ -82,6 +82,7 @@ def test_it_happens_once_after_the_steps_of_listening() -> None:
     assert torch.equal(model.output.weight, started)
 
 
+@pytest.mark.slow
 def test_it_listens_sooner() -> None:
     """The same network, data and number of steps; the loss without the auxiliary part."""
     found = {}

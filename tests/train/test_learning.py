@@ -15,6 +15,7 @@ from ilme.search.transducer import TransducerOptions, TransducerSearch
 from .tiny import make_trainer, utterances
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "steps"), [("rnnt", 250), ("aed", 200)])
 def test_learns_every_utterance(tmp_path: Path, kind: str, steps: int) -> None:
     trainer = make_trainer(tmp_path, kind, budget=400, steps=steps, evaluate_every=steps, save_every=steps, average=0.9)

@@ -66,6 +66,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_weights(tmp_path: Path, uninterrupted: Path) -> None:
     process = start(tmp_path, "average=0.9", "pause=0.25")
     wait_for(lambda: len(list((tmp_path / "checkpoints").glob("step-*"))) >= 1)
@@ -80,6 +81,7 @@ def test_killed_and_resumed_gives_the_same_weights(tmp_path: Path, uninterrupted
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_exits_0_and_resumes_to_the_same_weights(tmp_path: Path, uninterrupted: Path) -> None:
     process = start(tmp_path, "average=0.9", "pause=0.25")
     wait_for(lambda: any("loss" in r for r in read_metrics(tmp_path / "metrics.jsonl")))
@@ -93,6 +95,7 @@ def test_sigterm_saves_exits_0_and_resumes_to_the_same_weights(tmp_path: Path, u
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "listen"), [("rnnt", 0), ("rnnt", 4), ("aed", 4)])
 def test_two_processes_make_the_loss_curve_of_one(tmp_path: Path, kind: str, listen: int) -> None:
     words = ["steps=12", "log_every=1", "save_every=12", "budget=60", f"kind={kind}", f"listen={listen}"]

@@ -148,6 +148,7 @@ def test_noise_options_that_exclude_each_other_are_refused() -> None:
         ResidentNoise(babble=0.7, white=0.5)
 
 
+@pytest.mark.slow
 def test_batches_of_few_shapes() -> None:
     """Of a rung of the ladder all batches but the last have as many rows, and padding is within what was asked for."""
     draw = np.random.default_rng(1)

@@ -80,6 +80,7 @@ def test_off_by_default() -> None:
     assert all(search == {} for _, search in decoder.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_finds_the_known_exponent_on_the_lists(seed: int) -> None:
     decoder = OptionDecoder(seed)
@@ -96,6 +97,7 @@ def test_finds_the_known_exponent_on_the_lists(seed: int) -> None:
     assert wrong <= 0.05 * len(measured)
 
 
+@pytest.mark.slow
 def test_finds_the_known_end_margin_by_decoding() -> None:
     decoder = OptionDecoder(broken=True)
     space = OptionSpace(length_normalisation=(0.6,), end_margin=(4.0, 2.0, 3.0), decodes=5)
@@ -108,6 +110,7 @@ def test_finds_the_known_end_margin_by_decoding() -> None:
     assert margins == [2.0, 3.0, 4.0]
 
 
+@pytest.mark.slow
 def test_an_option_that_changes_nothing_is_left_alone() -> None:
     decoder = OptionDecoder()  # nothing breaks off: every margin from 1 nat on gives the same hypotheses
     options = replace(OPTIONS, search=OptionSpace(end_margin=(2.0, 9.0)))
@@ -115,6 +118,7 @@ def test_an_option_that_changes_nothing_is_left_alone() -> None:
     assert result.search == {} and result.dev == tune(decoder, decoder.references, options=OPTIONS).dev
 
 
+@pytest.mark.slow
 def test_equal_exponents_tie_toward_the_smaller() -> None:
     decoder = OptionDecoder()
     for i, rows in decoder.everything.items():  # all of one length: no exponent changes an order
@@ -124,6 +128,7 @@ def test_equal_exponents_tie_toward_the_smaller() -> None:
     assert result.length_exponent == 0.2 and result.search == {EXPONENT: 0.2}
 
 
+@pytest.mark.slow
 def test_is_decided_by_the_seed_and_survives_its_file(tmp_path: Path) -> None:
     options = replace(OPTIONS, search=OptionSpace(length_normalisation=(0.6, 1.0), end_margin=(2.0,)))
     found = []
@@ -135,6 +140,7 @@ def test_is_decided_by_the_seed_and_survives_its_file(tmp_path: Path) -> None:
     assert TuningResult.load(tmp_path / "tuning.json") == found[0]
 
 
+@pytest.mark.slow
 def test_never_worse_than_no_fusion() -> None:
     for seed in range(3):
         decoder = OptionDecoder(seed, utterances=20, broken=True, noise=0.8)

@@ -128,6 +128,7 @@ def test_stacked_lists_err_as_their_parts_do(seed: int, wide: int, narrow: int, 
     assert float((stacked.words * copies).sum()) == pytest.approx(parts[0].total_words)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1000), st.floats(0.01, 0.3))
 def test_the_search_keeps_away_from_what_it_is_told_to_avoid(seed: int, apart: float) -> None:
@@ -151,6 +152,7 @@ def test_nothing_is_proposed_where_nothing_is_left() -> None:
     assert again is not None and again.tolist() == [0.3, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_known_optimum_is_approached_and_never_decoded_twice() -> None:
     decoder = SyntheticDecoder(utterances=200, noise=2.0)
     steps: list[TriedPoint] = []

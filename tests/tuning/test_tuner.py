@@ -39,6 +39,7 @@ def test_finds_the_known_optimum_in_at_most_five_decodes() -> None:
     assert result.dev.rate < 0.8 * result.baseline.rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("method", ["SF", "ILME"])
 def test_more_decodes_do_no_harm(seed: int, method: Method) -> None:
@@ -50,6 +51,7 @@ def test_more_decodes_do_no_harm(seed: int, method: Method) -> None:
     assert many.steps[1].weights.lm > 0.2 and many.dev.errors <= few.dev.errors
 
 
+@pytest.mark.slow
 def test_says_where_it_had_too_little_room() -> None:
     decoder = SyntheticDecoder(utterances=200, noise=2.0)
     space = WeightSpace(lm=(0.0, 0.3), length=(0.0, 0.0))
@@ -171,6 +173,7 @@ def test_the_seed_decides_everything() -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_stability_narrows_with_more_speakers() -> None:
     few, many = SyntheticDecoder(utterances=24, noise=2.0), SyntheticDecoder(utterances=200, noise=2.0)
     spread = []
