@@ -20,6 +20,7 @@ from ilme.data.audio_files import find_audio
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
 from ilme.models.speech import SpeechNetwork
+from ilme.recogniser import options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.transcripts import render
 from ilme.workflows.adapt import AdaptOptions, adapt
@@ -39,8 +40,8 @@ def models(tmp_path_factory) -> Path:
     """Checkpoints rnnt and aed, and a domain of the first."""
     folder = write_checkpoints(tmp_path_factory.mktemp("models"))
     (folder / "text.txt").write_text("the sea was calm\nthe whale swam\n" * 5)
-    options = AdaptOptions(order=2, prune=(0,), beam=3)
-    adapt(folder / "rnnt", [str(folder / "text.txt")], folder / "domain", options=options)
+    how = AdaptOptions(order=2, prune=(0,), beam=3)
+    adapt(folder / "rnnt", [str(folder / "text.txt")], folder / "domain", options=how)
     return folder
 
 
@@ -54,8 +55,11 @@ def audio(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def short_windows(monkeypatch):
+def small(monkeypatch):
+    """Short windows and narrow beams, in this process."""
     monkeypatch.setattr(SpeechNetwork, "window", 1.0)
+    for name in ("TRANSDUCER", "AED"):
+        monkeypatch.setattr(options, name, replace(getattr(options, name), beam=2))
 
 
 @pytest.fixture
@@ -91,11 +95,10 @@ def done(folder: Path) -> list[str]:
 @pytest.mark.parametrize(("size", "seconds"), [(1, 240.0), (3, 2.0), (16, 240.0)])
 def test_a_batch_over_files_gives_what_each_file_gives(kind, size, seconds, models, audio):
     recogniser = Job(model=str(models / kind)).load()
-    recogniser.options = replace(recogniser.options, beam=3)
     files = find_audio([audio])
     seen = []
-    options = TranscribeOptions(batch_seconds=seconds, batch_size=size)
-    found = {o.file: o for o in transcribe_files(recogniser, files, options, lambda *done: seen.append(done))}
+    how = TranscribeOptions(batch_seconds=seconds, batch_size=size)
+    found = {o.file: o for o in transcribe_files(recogniser, files, how, lambda *done: seen.append(done))}
     assert set(found) == set(files) and not any(o.error for o in found.values())
     assert all(o.baseline is None for o in found.values())
     for file in files:
@@ -125,9 +128,9 @@ def test_the_outcomes_come_in_the_order_of_the_files(models, audio):
     """Though short files are ready before long ones."""
     names = ["long.wav", "music/tiny.wav", "calls/late/f.flac", "a.wav", "b.flac"]
     files = find_audio([audio / name for name in names])
-    job, options = Job(model=str(models / "rnnt")), TranscribeOptions(batch_size=2)
-    assert [o.file for o in run_job(job, files, options)] == files
-    found = ilme.transcribe([audio / name for name in names], model=models / "rnnt", options=options)
+    job, how = Job(model=str(models / "rnnt")), TranscribeOptions(batch_size=2)
+    assert [o.file for o in run_job(job, files, how)] == files
+    found = ilme.transcribe([audio / name for name in names], model=models / "rnnt", options=how)
     assert [o.file.path.name for o in found] == [Path(name).name for name in names]
 
 
@@ -207,8 +210,8 @@ def test_files_that_differ_in_their_suffix_alone_keep_it(models, tmp_path):
 
 
 def test_the_baseline_is_written_beside_it(models, audio, tmp_path):
-    options = TranscribeOptions(baseline=True)
-    outcomes = ilme.transcribe(audio / "calls", domain=models / "domain", out=tmp_path, options=options)
+    how = TranscribeOptions(baseline=True)
+    outcomes = ilme.transcribe(audio / "calls", domain=models / "domain", out=tmp_path, options=how)
     fused = Job(domain=str(models / "domain")).load()
     plain = Recogniser(fused.model, options=fused.options)
     assert fused.weights != FusionWeights()
