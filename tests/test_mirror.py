@@ -39,23 +39,23 @@ def mirrored(test: Path) -> list[Path]:
     return [ROOT / folder / name] if folder.name == "benchmarks" else [SOURCE / folder / name]
 
 
-def test_files() -> list[Path]:
+def files_of_tests() -> list[Path]:
     found = [p.relative_to(TESTS) for p in sorted(TESTS.rglob("test_*.py"))]
     return [p for p in found if p.parts[0] not in APART]
 
 
 def test_every_test_has_its_module_or_a_reason():
-    lost = [str(t) for t in test_files() if not any(p.is_file() for p in mirrored(t)) and str(t) not in SPANNING]
+    lost = [str(t) for t in files_of_tests() if not any(p.is_file() for p in mirrored(t)) and str(t) not in SPANNING]
     assert not lost, f"name them after a module, or give the reason in {Path(__file__).name}: {', '.join(lost)}"
 
 
 def test_every_reason_is_needed():
-    known = {str(t) for t in test_files()}
+    known = {str(t) for t in files_of_tests()}
     gone = [t for t in SPANNING if t not in known]
     needless = [t for t in SPANNING if t in known and any(p.is_file() for p in mirrored(Path(t)))]
     assert not gone and not needless and all(SPANNING.values())
 
 
 def test_every_package_of_tests_is_a_package_of_ours():
-    folders = {t.parts[0] for t in test_files() if len(t.parts) > 1}
+    folders = {t.parts[0] for t in files_of_tests() if len(t.parts) > 1}
     assert folders - {"benchmarks"} <= {p.name for p in SOURCE.iterdir() if p.is_dir()}
