@@ -23,6 +23,7 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
             "audio files to text, with an adapted domain or a model as it is",
         ),
         "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
+        "doctor": ("ilme.commands.doctor:doctor", "what this machine has, and what to do about each problem"),
     },
     "measure": {
         "tune": ("ilme.commands.tune:tune", "find fusion weights on a dev set, in a few decodes"),
