@@ -42,8 +42,9 @@ def test_compare_puts_systems_side_by_side(
     assert main(["compare", *parts, "--source", str(source), "--target", str(source)]) == 0
     assert "never in the source" in capsys.readouterr().out
     assert main(["compare", *parts, "--style", "json"]) == 0
-    rows, _ = json.JSONDecoder().raw_decode(capsys.readouterr().out)
-    assert [row["Method"] for row in rows] == ["BS", "ILME"]
+    tables = json.loads(capsys.readouterr().out)
+    assert [row["Method"] for row in tables["Word error rate (%)"]] == ["BS", "ILME"]
+    assert [row["Against"] for row in tables["Paired comparisons"]] == ["rnnt BS"]
 
 
 def test_compare_says_what_it_cannot_compare(parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,21 +23,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("patterns", "names"),
     [
         (["p/a.wav"], ["a"]),
-        (["p/a.wav", "q/a.wav"], ["p/a", "q/a"]),
+        (["p/a.wav", "q/a.wav"], ["a", "a"]),
+        (["p", "empty/../p"], ["a", "b"]),
+        (["p", "q"], ["a.wav", "b", "a.mp3", "a.wav"]),
         (["q/a.wav", "q/a.mp3"], ["a.wav", "a.mp3"]),
         (["p"], ["a", "b"]),
         (["."], ["p/a", "p/b", "q/a.mp3", "q/a.wav"]),
         (["**/*.wav"], ["p/a", "q/a"]),
         (["p/a.wav", "./p/a.wav", "q/../p/a.wav", "p/*.wav"], ["a"]),
         (["p/gone.wav", "p/a.wav"], ["gone", "a"]),
-        (["empty", "p/a.wav"], ["empty", "p/a"]),
-        (["z*", "p/a.wav"], ["z*", "p/a"]),
+        (["empty", "p/a.wav"], ["empty", "a"]),
+        (["z*", "p/a.wav"], ["z*", "a"]),
+        (["p/*.wav", "q/*.mp3"], ["a.wav", "a.mp3"]),
+        (["*/a.wav"], ["p/a", "q/a"]),
+        (["p/../*/a.wav", "p/b.FLAC"], ["p/a", "q/a", "b"]),
     ],
 )
 def test_names_are_relative_and_different(folder: Path, patterns: list[str], names: list[str]) -> None:
     found = find_audio(patterns)
     assert [file.name for file in found] == names
     assert [file.name for file in find_audio([folder / p for p in patterns])] == names
+
+
+def test_other_files_do_not_change_a_name(folder: Path) -> None:
+    alone = {file.path: file.name for file in find_audio(["p"])}
+    for more in (["q/notes.txt"], ["empty"], [str(folder.parent / "elsewhere.wav")], ["q/a.mp3", "q"]):
+        beside = {file.path: file.name for file in find_audio(["p", *more])}
+        stems = {name.removesuffix(".wav") for path, name in beside.items() if path in alone}
+        assert stems == set(alone.values())
 
 
 @pytest.mark.parametrize(

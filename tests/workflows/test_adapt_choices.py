@@ -217,6 +217,21 @@ def test_weights_that_help_are_kept(run, decided, tiny, tmp_path):
     assert adapted.domain.report["dev utterances"] == 3
 
 
+def test_an_internal_lm_of_weight_zero_is_none(run, decided, tiny, tmp_path):
+    """Dev says what the search hears with the LM alone, so these weights leave no error."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    options = replace(OPTIONS, overlap=0)
+    adapt("tiny", [str(tmp_path / "text.txt")], tmp_path / "alone", options=options, host=tiny)
+    alone = load_domain(tmp_path / "alone")
+    alone.weights = FusionWeights(lm=0.4)
+    decided(0.4, 0.0)
+    adapted, out = run(texts=[alone.transcribe(wave).text for wave in waves(3)], options=options)
+    assert adapted.domain.weights == FusionWeights(lm=0.4) and adapted.after.total.errors == 0
+    assert adapted.domain.internal == "" and adapted.internal is None and not (out / INTERNAL).exists()
+    assert "internal LM: none" in (out / "card.md").read_text()
+    assert load_domain(out).subtracted is None
+
+
 def test_the_weights_without_dev_are_those_of_the_models_kind():
     assert safe_choice(tiny_whisper()) == ("silence", FusionWeights(lm=0.25, subtracted=0.125))
     assert safe_choice(tiny_network("rnnt")) == ("removed", FusionWeights(lm=0.3, subtracted=0.1, length=0.6))

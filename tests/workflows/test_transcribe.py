@@ -206,7 +206,18 @@ def test_files_that_differ_in_their_suffix_alone_keep_it(models, tmp_path):
     for seed, name in enumerate(("x/a.wav", "x/a.flac", "x/b.wav")):
         write_wave(tmp_path / "audio" / name, 0.5, seed)
     ilme.transcribe(tmp_path / "audio", model=models / "rnnt", out=tmp_path / "out")
-    assert set(texts(tmp_path / "out")) == {"a.flac.txt", "a.wav.txt", "b.txt"}
+    assert set(texts(tmp_path / "out")) == {"x/a.flac.txt", "x/a.wav.txt", "x/b.txt"}
+
+
+def test_files_that_would_be_written_to_one_place_are_refused_before_any_is_heard(models, tmp_path, heard):
+    first, second = (write_wave(tmp_path / "audio" / name, 0.3) for name in ("p/same.wav", "q/same.wav"))
+    with pytest.raises(
+        BadInputError, match=r"p/same\.wav and .*q/same\.wav would both be written to .*same\.txt; name"
+    ):
+        ilme.transcribe([first, second], model=models / "rnnt", out=tmp_path / "out")
+    assert not heard and not texts(tmp_path / "out")
+    ilme.transcribe(tmp_path / "audio", model=models / "rnnt", out=tmp_path / "out")
+    assert set(texts(tmp_path / "out")) == {"p/same.txt", "q/same.txt"}
 
 
 def test_the_baseline_is_written_beside_it(models, audio, tmp_path):

@@ -24,23 +24,24 @@ def compare(
         results: results.json files of `ilme evaluate`, on the same test set.
         out: Also write all systems into one results file.
         name: Name of the test set in tables.
-        style: How tables are printed.
+        style: How tables are printed; json is one object with each table under its title.
         words: How many words fixed and broken to list for each pair; 0 lists none.
         source: Text of the source domain, one sentence a line: recall of words by how often it has them.
         target: Text of the target domain: with a source, recall of the words that mark the target.
     """
     from ilme.evaluation.analysis import word_changes
     from ilme.evaluation.results import Results, merge_results
-    from ilme.evaluation.tables import comparison_table, main_table, recall_table, render
+    from ilme.evaluation.tables import comparison_table, main_table, recall_table, render_all
 
     merged = merge_results([Results.load(path) for path in results], name)
     if out is not None:
         merged.save(out)
-    print(render(main_table(merged), style))
+    tables = [main_table(merged)]
     if merged.comparisons:
-        print(render(comparison_table(merged), style))
+        tables.append(comparison_table(merged))
     if source is not None:
-        print(render(recall_table(merged, source, target), style))
+        tables.append(recall_table(merged, source, target))
+    print(render_all(tables, style))
     if not words or style in ("csv", "json", "latex"):
         return
     for pair in merged.comparisons:

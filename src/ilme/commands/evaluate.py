@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from ilme.evaluation.ledger import record_look
@@ -63,7 +64,7 @@ def evaluate(
     style: Style = "terminal",
     decoding: DecodingOptions = DECODING,
     search: SearchSettings = SEARCH,
-) -> None:
+) -> int:
     """Decode a test set with fixed weights and write OUT/results.json: WER with interval, errors by kind, transcripts.
 
     Weights come from `ilme tune`; method, beam, normaliser and tuned search options are then the tuning's. Every look
@@ -112,8 +113,8 @@ def evaluate(
     from ilme.workflows.evaluate import Plan
     from ilme.workflows.evaluate import evaluate as run
 
-    if not ray and share_among(workers):
-        return
+    if not ray and (status := share_among(workers)) is not None:
+        return status
     if domain and (ray or weights is not None or lm):
         raise UsageError("a domain folder has its own LM and weights, and is evaluated here or with --workers")
     processes = Processes.from_environment()
@@ -150,17 +151,22 @@ def evaluate(
         )
     if processes.rank == 0:
         _tell(results, ledger or out.parent / "test-looks.json", style)
+    return 0
 
 
 def _tell(results: Results, ledger: Path, style: Style) -> None:
     """Prints what was measured, and counts the look."""
     (system,) = results.systems
     print(render(main_table(results), style))
+    beside = sys.stderr if style in ("csv", "json", "latex") else sys.stdout  # another program reads the table
     if system.oracle_wer is not None:
-        print(f"Best hypothesis of every n-best list: {system.oracle_wer:.2f} WER")
+        print(f"Best hypothesis of every n-best list: {system.oracle_wer:.2f} WER", file=beside)
     if system.search_errors is not None:
         found = system.search_errors
-        print(f"{found['right']} right, {found['search']} lost by the search, {found['model']} lost by the scores")
+        print(
+            f"{found['right']} right, {found['search']} lost by the search, {found['model']} lost by the scores",
+            file=beside,
+        )
     looks = record_look(ledger, results)
     if looks:
-        print(f"This test set has been decoded with tuned weights {looks} time{'s' if looks > 1 else ''}.")
+        print(f"This test set has been decoded with tuned weights {looks} time{'s' if looks > 1 else ''}.", file=beside)

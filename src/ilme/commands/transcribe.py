@@ -60,7 +60,8 @@ def transcribe(
         audio: Files, folders or globs.
         domain: The domain folder.
         model: The model, if there is no domain; or where the domain's model is now.
-        out: Where transcripts are written, in the folders that the audio has; without it they are printed.
+        out: Where transcripts are written, under the paths that files have below the folder or glob named, or under
+            the name of a file named itself; without it they are printed.
         formats: Any of txt, json, srt, vtt; txt if not given.
         baseline: Also write what the model makes of it without the domain, as NAME.baseline.
         overwrite: Replace transcripts that another run wrote.
@@ -93,8 +94,8 @@ def transcribe(
     if workers > 1 and not ray:
         if out is None:
             raise UsageError("several workers write into a folder: name one with --out")
-        if share_among(workers):
-            return 0
+        if (status := share_among(workers)) is not None:
+            return status
     processes = Processes.from_environment()
     job = Job(
         "" if domain is None else str(domain), model, device, format, timestamps, model_options(language, prompt, ranks)
@@ -102,12 +103,12 @@ def transcribe(
     options = TranscribeOptions(batch_seconds, batch_size, baseline)
     files, failed = find_audio(audio), 0
     several = len(files) > 1
-    files = processes.share(files)
     with ExitStack() as held:
         output = None
         if out is not None:
             output = held.enter_context(Output(out, job.describe(), wanted, options, overwrite, processes.rank))
-            files = output.left(files)
+            output.check_names(files)
+            files = output.left(processes.share(files))
         bar = held.enter_context(seconds_progress(processes.rank == 0))
         for outcome in run_job(job, files, options, bar, ray, workers):
             if outcome.transcript is None:

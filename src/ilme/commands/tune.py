@@ -52,7 +52,7 @@ def tune(
     tuning: TuningOptions = TUNING,
     decoding: DecodingOptions = DECODING,
     search: SearchSettings = SEARCH,
-) -> None:
+) -> int:
     """Find fusion weights on a dev set in a few decodes; `ilme evaluate --weights OUT/tuning.json` uses them.
 
     Can be stopped at any moment and started again. Under torchrun the processes share the work.
@@ -87,8 +87,8 @@ def tune(
     from ilme.workflows.decoding import Ray
     from ilme.workflows.tune import tune as find_weights
 
-    if not ray and share_among(workers):
-        return
+    if not ray and (status := share_among(workers)) is not None:
+        return status
     processes = Processes.from_environment()
     with utterance_progress(processes.rank == 0) as progress:
         result = find_weights(
@@ -111,3 +111,4 @@ def tune(
         )
     if processes.rank == 0:
         say(steps_table(result))
+    return 0

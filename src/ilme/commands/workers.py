@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,18 +14,35 @@ from ilme.errors import BadInputError, UsageError
 __all__ = ["share_among"]
 
 
-def share_among(workers: int) -> bool:
-    """True if the work was done by `workers` processes that this call started; False if this process is to do it."""
+def share_among(workers: int) -> int | None:
+    """The exit status of `workers` processes that did the work; None if this process is to do it.
+
+    A worker that ends with 1 or 2 has said why, as this process would have.
+    """
     if workers < 1:
         raise UsageError(f"--workers must be at least 1, got {workers}")
     if workers == 1 or "RANK" in os.environ:
-        return False
+        return None
     launcher = ["-m", "ilme.commands.workers", "--standalone", f"--nproc-per-node={workers}"]
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)), **os.environ}
-    code = _run([sys.executable, *launcher, "-m", "ilme.cli", *sys.argv[1:]], environment)
-    if code:
-        raise BadInputError(f"a worker ended with status {code}; what was decoded is kept, run the command again")
-    return True
+    code = _status(_run([sys.executable, *launcher, "-m", "ilme.cli", *sys.argv[1:]], environment))
+    if code not in (0, 1, 2):
+        raise BadInputError(
+            f"a worker {_ending(code)}; what was decoded is kept, run the command again, with fewer workers if memory "
+            "was short"
+        )
+    return code
+
+
+def _status(code: int) -> int:
+    """As shells write it: 128 + the signal's number."""
+    return 128 - code if code < 0 else code
+
+
+def _ending(code: int) -> str:
+    known = {s.value: s.name for s in signal.Signals}
+    number = code - 128 if code > 128 else code
+    return f"was ended by {known[number]}" if code > 128 and number in known else f"ended with status {code}"
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
@@ -55,7 +73,7 @@ def _launch(arguments: Sequence[str]) -> int:
     except SignalException as stop:
         return 128 + stop.sigval
     except ChildFailedError as error:
-        return abs(error.get_first_failure()[1].exitcode)
+        return _status(error.get_first_failure()[1].exitcode)
 
 
 if __name__ == "__main__":

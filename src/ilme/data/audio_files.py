@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,8 @@ class AudioFile:
 
     Attributes:
         path: Where it is.
-        name: Its path below the files' deepest common folder, without the suffix unless two files differ in it alone.
+        name: Its path below the folder or the glob that it was found by, its own name if it was named itself; without
+            the suffix, unless two files differ in it alone. What else is transcribed does not change it.
     """
 
     path: Path
@@ -41,17 +43,29 @@ def find_audio(patterns: Sequence[str | Path]) -> list[AudioFile]:
     if not any(matches.values()):
         what = "no audio was given: name files, folders or globs"
         raise BadInputError("; ".join(map(_nothing, matches)) or what)
-    named = (path for pattern, found in matches.items() for path in found or [Path(pattern)])
-    whole = dict[Path, Path]()  # as it was named, by its place
-    for path in named:
-        whole.setdefault(Path(os.path.abspath(path)), path)  # noqa: PTH100  (links stay as they were named)
-    root = Path(os.path.commonpath([p.parent for p in whole]))
-    names = [p.relative_to(root) for p in whole]
+    whole = dict[Path, tuple[Path, Path]]()  # as it was named, and below what, by its place
+    for pattern, found in matches.items():
+        for path in found or [Path(pattern)]:
+            place = Path(os.path.abspath(path))  # noqa: PTH100  (links keep their names)
+            below = path.relative_to(_root(pattern)) if found else Path(place.name or "root")
+            whole.setdefault(place, (path, below))
+    names = list(dict.fromkeys(below for _, below in whole.values()))
     shared = Counter(n.with_suffix("") for n in names)
-    short = [n if shared[n.with_suffix("")] > 1 else n.with_suffix("") for n in names]
-    if len(set(short)) < len(names):  # a.wav, a.flac and a.wav.mp3
-        short = names
-    return [AudioFile(path, n.as_posix()) for path, n in zip(whole.values(), short, strict=True)]
+    short = {n: n if shared[n.with_suffix("")] > 1 else n.with_suffix("") for n in names}
+    if len(set(short.values())) < len(names):  # a.wav, a.flac and a.wav.mp3
+        short = {n: n for n in names}
+    return [AudioFile(path, short[below].as_posix()) for path, below in whole.values()]
+
+
+def _root(pattern: str) -> Path:
+    """The folder that names are relative to: a folder itself, that of a named file, of a glob the part before it."""
+    path = Path(pattern)
+    if os.path.isdir(path):  # noqa: PTH112
+        return path
+    if os.path.lexists(path) or not glob.has_magic(pattern):
+        return path.parent
+    fixed = itertools.takewhile(lambda part: not glob.has_magic(part), path.parts[:-1])
+    return Path(*fixed)
 
 
 def _matches(pattern: str) -> list[Path]:

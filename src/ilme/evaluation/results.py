@@ -5,20 +5,20 @@ The JSON keeps references and hypotheses, so that every figure can be counted ag
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ilme.data.utterances import Reference
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import Comparison, Interval, bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
+from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import write_json
 
 __all__ = ["FORMAT", "VERSION", "Results", "System", "merge_results"]
@@ -86,6 +86,8 @@ class Results:
     def __post_init__(self) -> None:
         if not self.references:
             raise BadInputError(f"the results of {self.name!r} have no references")
+        if not self.systems:
+            raise BadInputError(f"the results of {self.name!r} have no system")
         names = [s.name for s in self.systems]
         twice = next((n for n in names if names.count(n) > 1), None)
         if twice is not None:
@@ -172,19 +174,21 @@ class Results:
             raise BadInputError(f"{source} is not a results file; `ilme evaluate` writes one")
         if data.get("version") != VERSION:
             raise BadInputError(
-                f"{source} has version {data.get('version')!r} and this ilme reads {VERSION}; evaluate "
+                f"{source} has version {str(data.get('version'))[:20]} and this ilme reads {VERSION}; evaluate "
                 "again, or use the ilme that wrote it"
             )
         try:
-            return cls(
-                name=data["name"],
-                normaliser=cast(NormaliserName, data["normaliser"]),
-                references={i: Reference(**r) for i, r in data["references"].items()},
-                systems=tuple(_system(row, data) for row in data["results"]),
-                provenance=data.get("provenance", {}),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BadInputError(f"{source} is damaged: {error!r}; evaluate again") from error
+            whole = {
+                "name": data["name"],
+                "normaliser": data["normaliser"],
+                "references": {i: config_from_json(Reference, r) for i, r in data["references"].items()},
+                "systems": tuple(_system(row, data) for row in data["results"]),
+                "provenance": data.get("provenance", {}),
+            }
+            return config_from_json(cls, whole)
+        except (KeyError, TypeError, AttributeError, BadInputError) as error:
+            what = str(error) if isinstance(error, BadInputError) else repr(error)
+            raise BadInputError(f"{source} is damaged: {what}; evaluate again") from error
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
@@ -192,14 +196,12 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
+        if not path.exists():
+            raise BadInputError(f"there is no results file {path}")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise BadInputError(f"there is no results file {path}") from error
-        except ValueError as error:
-            raise BadInputError(
-                f"{path} is not JSON ({error}); a results file is written whole, copy it again"
-            ) from error
+            data = read_json_object(path)
+        except CheckpointError as error:
+            raise BadInputError(f"{error}; a results file is written whole, copy it again") from error
         return cls.from_json(data, str(path))
 
 
@@ -214,20 +216,19 @@ def _groups(measured: Measurement) -> dict[str, dict[str, dict[str, float]]]:
 def _system(row: Mapping[str, Any], data: Mapping[str, Any]) -> System:
     name = f"{row['model']} {row['method']}"
     tuning = data.get("tuning", {}).get(name)
-    return System(
-        model=row["model"],
-        method=row["method"],
-        weights=FusionWeights(row["lambda_t"], row["mu"], row["length_reward"]),
-        hypotheses=data["hypotheses"][name],
-        dev_wer=row["dev_wer"],
-        parameters=row["parameters"],
-        seconds=row["seconds"],
-        beam=row["beam"],
-        oracle_wer=row["oracle_wer"],
-        search_errors=row.get("search_errors"),
-        details=data.get("details", {}).get(name, {}),
-        tuning=None if tuning is None else TuningResult.from_json(tuning),
-    )
+    hypotheses = data["hypotheses"][name]
+    if odd := [i for i, text in hypotheses.items() if not isinstance(text, str)]:
+        raise BadInputError(f"the hypothesis of {odd[0]!r} is no text")
+    told = {
+        **{field: row[field] for field in ("model", "method", "dev_wer", "parameters", "seconds", "beam")},
+        "oracle_wer": row["oracle_wer"],
+        "search_errors": row.get("search_errors"),
+        "weights": FusionWeights(row["lambda_t"], row["mu"], row["length_reward"]),
+        "hypotheses": hypotheses,
+        "details": data.get("details", {}).get(name, {}),
+        "tuning": None if tuning is None else TuningResult.from_json(tuning),
+    }
+    return config_from_json(System, told)
 
 
 def merge_results(parts: Iterable[Results], name: str = "") -> Results:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +16,7 @@ from ilme.evaluation.analysis import by_frequency, domain_words, word_recall
 from ilme.evaluation.metrics import normaliser
 from ilme.evaluation.results import Results, System
 
-__all__ = ["Style", "Table", "comparison_table", "main_table", "recall_table", "render"]
+__all__ = ["Style", "Table", "comparison_table", "main_table", "recall_table", "render", "render_all"]
 
 Style = Literal["terminal", "markdown", "latex", "csv", "json"]
 
@@ -150,6 +151,13 @@ def render(table: Table, style: Style) -> str:
     return renderers[style](table)
 
 
+def render_all(tables: Sequence[Table], style: Style) -> str:
+    """Several tables as one text; `json` is one object, each table under its title."""
+    if style == "json":
+        return json.dumps({t.title: _objects(t) for t in tables}, ensure_ascii=False, indent=1) + "\n"
+    return "\n".join(render(t, style) for t in tables)
+
+
 def rich_table(table: Table) -> Any:
     """For printing with rich: right-aligned figures, a line between models, the best row bold."""
     from rich import box
@@ -224,7 +232,8 @@ def _csv(table: Table) -> str:
 
 
 def _json(table: Table) -> str:
-    import json
+    return json.dumps(_objects(table), ensure_ascii=False, indent=1) + "\n"
 
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
+
+def _objects(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]

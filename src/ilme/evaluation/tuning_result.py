@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName
 from ilme.fusion import FusionWeights
+from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import write_json
 
 __all__ = ["Balance", "HeatMap", "Method", "Stability", "TuningResult", "TuningStep"]
@@ -181,30 +181,14 @@ class TuningResult:
     def from_json(cls, data: dict[str, Any]) -> TuningResult:
         if data.get("format") != FORMAT or data.get("version") != VERSION:
             raise BadInputError(
-                f"not a tuning result of version {VERSION}: format {data.get('format')!r}, version "
-                f"{data.get('version')!r}; tune again with this version of ilme"
+                f"not a tuning result of version {VERSION}: format {str(data.get('format'))[:40]!r}, version "
+                f"{str(data.get('version'))[:20]}; tune again with this version of ilme"
             )
+        told = {name: value for name, value in data.items() if name not in ("format", "version", "dev_wer")}
         try:
-            return cls(
-                method=data["method"],
-                weights=FusionWeights(**data["weights"]),
-                dev=ErrorCounts(**data["dev"]),
-                baseline=None if data["baseline"] is None else ErrorCounts(**data["baseline"]),
-                beam=data["beam"],
-                normaliser=data["normaliser"],
-                length_exponent=data["length_exponent"],
-                utterances=data["utterances"],
-                steps=tuple(_step(s) for s in data["steps"]),
-                heat_map=HeatMap.from_json(data["heat_map"]),
-                balance=Balance.from_json(data["balance"]),
-                stability=None if data["stability"] is None else _stability(data["stability"]),
-                seconds=data["seconds"],
-                search=dict(data.get("search", {})),
-                at_bound=tuple(data.get("at_bound", ())),
-                gaining=bool(data.get("gaining", False)),
-            )
-        except (KeyError, TypeError) as error:
-            raise BadInputError(f"the tuning result is damaged: {error!r}; tune again") from error
+            return config_from_json(cls, told)
+        except BadInputError as error:
+            raise BadInputError(f"the tuning result is damaged: {error}; tune again") from error
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
@@ -212,29 +196,9 @@ class TuningResult:
 
     @classmethod
     def load(cls, path: Path) -> TuningResult:
+        if not path.exists():
+            raise BadInputError(f"there is no tuning result {path}; `ilme tune` writes one")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise BadInputError(f"there is no tuning result {path}; `ilme tune` writes one") from error
-        except ValueError as error:
-            raise BadInputError(f"{path} is not JSON: {error}") from error
-        if not isinstance(data, dict):
-            raise BadInputError(f"{path} holds a {type(data).__name__}, not a tuning result")
-        return cls.from_json(data)
-
-
-def _step(data: dict[str, Any]) -> TuningStep:
-    return TuningStep(
-        FusionWeights(**data["weights"]),
-        data["beam"],
-        ErrorCounts(**data["counts"]),
-        data["list_wer"],
-        data["added"],
-        dict(data.get("search", {})),
-        bool(data.get("overreached", False)),
-    )
-
-
-def _stability(data: dict[str, Any]) -> Stability:
-    weights = {name: FusionWeights(**data[name]) for name in ("mean", "deviation", "low", "high")}
-    return Stability(data["replicates"], data["groups"], **weights, optimism=data["optimism"])
+            return cls.from_json(read_json_object(path))
+        except (BadInputError, CheckpointError) as error:
+            raise BadInputError(f"{path}: {error}" if isinstance(error, BadInputError) else str(error)) from error

@@ -14,15 +14,19 @@ __all__ = ["only_run"]
 
 
 @contextmanager
-def only_run(output: Path) -> Iterator[None]:
-    """Holds `output`, a folder that is written or replaced, for this process; an error if another holds it.
+def only_run(output: Path, wait: bool = False) -> Iterator[None]:
+    """Holds `output`, which is written or replaced, for this process; an error if another holds it.
 
     The lock is a hidden file beside it, `.NAME.lock`, that goes with the run. The system lets go of it when the process
     ends, however it ends. Where a file system knows no locks, nothing is held.
+
+    Args:
+        output: A folder or a file.
+        wait: Until the other has let go, instead of the error; for what takes a moment.
     """
     output = output.resolve()
     file = output.parent / f".{output.name}.lock"
-    held = _take(file)
+    held = _take(file, wait)
     if held is None:
         yield
         return
@@ -34,7 +38,7 @@ def only_run(output: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _take(file: Path) -> int | None:
+def _take(file: Path, wait: bool) -> int | None:
     """The locked file, open; None where locks are not known."""
     while True:
         try:
@@ -43,7 +47,7 @@ def _take(file: Path) -> int | None:
         except OSError:  # a place that cannot be written: the writer says so, better
             return None
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(number)
             raise BadInputError(

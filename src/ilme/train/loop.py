@@ -115,7 +115,10 @@ class Trainer:
     # -- the run ------------------------------------------------------------------------------------------------
 
     def run(self, resume: bool = False) -> Progress:
-        """Trains until the last step or the budget's end, an early stop, the time limit or SIGTERM; then exports."""
+        """Trains until the last step or the budget's end, an early stop, the time limit or SIGTERM; then exports.
+
+        SIGTERM is passed on when all is saved, so that the process ends as one that was asked to.
+        """
         self._begin(resume)
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         title = f"train {self.objective.model.kind}"
@@ -131,6 +134,8 @@ class Trainer:
             signal.signal(signal.SIGTERM, previous)
         if self.fabric.is_global_zero:
             draw_curves(journal.path, self.out / "curves.png")
+        if self._stop_asked:
+            signal.raise_signal(signal.SIGTERM)
         return self.progress
 
     @property

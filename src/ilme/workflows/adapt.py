@@ -310,18 +310,19 @@ def _with_dev(
     )
     after = measured(cached.decode(found.weights, search.beam))
     gained = after.total.errors < before.total.errors
+    chosen_lm = internal if gained and found.weights.subtracted else None  # an internal LM with weight 0 is none
     return Adapted(
         replace(
             domain,
             weights=found.weights if gained else FusionWeights(),
-            internal=internal.how if gained else "",
+            internal="" if chosen_lm is None else chosen_lm.how,
             report=_dev_report(before, after if gained else before, gained, found, ranking, normaliser)
             | ({"set aside": {u.id: u.reason for u in aside}} if aside else {}),
         ),
         before,
         after if gained else before,
         found,
-        internal if gained else None,
+        chosen_lm,
         ranking,
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -135,6 +134,7 @@ def transcribe(
     if out is None:
         return list(run_job(job, files, options, progress))
     with Output(Path(out), job.describe(), formats, options, overwrite) as output:
+        output.check_names(files)
         left = output.left(files)
         outcomes = []
         for outcome in run_job(job, left, options, progress):
@@ -366,9 +366,6 @@ class Output:
         """The files that no run with the same settings has finished; an error if another run's would be overwritten."""
         noted = self._noted()
         left = [file for file in files if noted.get(file.name) != _state(file) or not self._whole(file)]
-        planned = Counter(path for file in files for path in self._paths(file))
-        if twice := next((path for path, count in planned.items() if count > 1), None):
-            raise BadInputError(f"two of the files would be written to {twice}; rename one, or transcribe it alone")
         foreign = [file for file in left if file.name not in noted]  # what these settings wrote may be written again
         taken = [path for file in foreign for path in self._paths(file) if os.path.lexists(path)]
         if taken and not self.overwrite:
@@ -379,6 +376,18 @@ class Output:
         if taken:
             self._forget_others()
         return left
+
+    def check_names(self, files: Sequence[AudioFile]) -> None:
+        """No two of all the files, in all processes, are written to one place."""
+        planned: dict[Path, AudioFile] = {}
+        for file in files:
+            for path in self._paths(file):
+                if (other := planned.setdefault(path, file)) is not file:
+                    above = os.path.commonpath([os.path.abspath(f.path) for f in (other, file)])  # noqa: PTH100
+                    raise BadInputError(
+                        f"{other.path} and {file.path} would both be written to {path}; name the folder above them, "
+                        f"{above}, which keeps their paths, or transcribe one of them into another folder"
+                    )
 
     def _forget_others(self) -> None:
         """Runs with other settings no longer have their transcripts here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def tune(
     search: SearchSettings | None = None,
     decoding: DecodingOptions | None = None,
     model_options: dict[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
     processes: Processes | None = None,
     ray: Ray | None = None,
     progress: Progress | None = None,
@@ -59,6 +60,7 @@ def tune(
         search: Search options that differ from the model's own.
         decoding: Batches and cache.
         model_options: What the model's own kind takes, such as a language.
+        about: What says which recogniser this is, so that decodes of another in `out` are not continued.
         processes: Which of several processes this is.
         ray: A Ray cluster that shares the work.
         progress: Called with (utterances done, of how many) of each decode.
@@ -71,7 +73,7 @@ def tune(
     with held(out, processes):
         if isinstance(model, Recogniser):
             decoder = SearchDecoder(
-                model, utterances, folder=folder, options=decoding, processes=processes, progress=progress
+                model, utterances, folder=folder, about=about, options=decoding, processes=processes, progress=progress
             )
             result = tune_decoder(decoder, model, utterances, options)
         else:
