@@ -37,7 +37,7 @@ from ilme.testing import tiny
 from tests.checkpoints import noise, write_checkpoints
 from tests.recogniser.job import PieceTokenizer
 
-BUNDLED, CHECKPOINT, WHISPER_FILE, ONNX_TRANSDUCER, ONNX_ATTENTION, HUB = FORMATS
+BUNDLED, CHECKPOINT, WHISPER_FILE, CTRANSLATE2, ONNX_TRANSDUCER, ONNX_ATTENTION, HUB = FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,16 @@ def test_every_format_is_recognised(folder, tmp_path, monkeypatch):
     for kind, files in {
         ONNX_TRANSDUCER: ["encoder-epoch-1.onnx", "decoder-epoch-1.onnx", "joiner-epoch-1.onnx"],
         ONNX_ATTENTION: ["onnx/encoder_model.onnx", "onnx/decoder_model_merged.onnx", "config.json"],
-        HUB: ["config.json", "model.safetensors.index.json"],
+        HUB: ["config.json", "model.safetensors.index.json", "pytorch_model.bin"],
     }.items():
         made = tmp_path / f"{FORMATS.index(kind)}"
         for name in files:
             (made / name).parent.mkdir(parents=True, exist_ok=True)
             (made / name).write_text("{}")
         assert found(made) is kind
+    (tmp_path / "ct2").mkdir()
+    (tmp_path / "ct2" / "model.bin").write_bytes(b"\6\0\0\0\x0c\0WhisperSpec\0")
+    assert found(tmp_path / "ct2") is CTRANSLATE2
     monkeypatch.chdir(tmp_path)
     assert found("openai/whisper-tiny.en") is HUB and found("whisper") is HUB
     Path("whisper").mkdir()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -20,13 +21,21 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.models.packed import worth_packing
 from ilme.runtime.formats import Format
 from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens
 
-__all__ = ["HuggingFaceTokenizer", "LabelRules", "TransformerAED", "encode_apart", "read_bart_layers", "read_layer"]
+__all__ = [
+    "HuggingFaceTokenizer",
+    "LabelRules",
+    "TransformerAED",
+    "encode_apart",
+    "fast_tokenizer",
+    "read_bart_layers",
+    "read_layer",
+]
 
 Audio = np.ndarray[Any, np.dtype[np.float32]]
 RATE = 16_000  # samples a second that every model here expects
@@ -64,6 +73,22 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip()
+
+
+def fast_tokenizer(path: Path) -> Any:
+    """What tokenizer.json holds, as a tokenizer of `transformers`."""
+    try:
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as error:
+        raise MissingExtraError("transformers", "hf") from error
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; the tokenizer belongs beside the model")
+    try:
+        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_file=str(path), clean_up_tokenization_spaces=False
+        )
+    except Exception as error:  # `tokenizers` raises plain exceptions for damaged files; the cause stays attached
+        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
 
 
 def read_layer(

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-from ilme.adapters.hf import HuggingFaceTokenizer
+from ilme.adapters.hf import HuggingFaceTokenizer, fast_tokenizer
 from ilme.adapters.moonshine import MoonshineOptions, unwritten
 from ilme.adapters.moonshine_onnx import EOS, SOS, llama_js_tokenizer
 from ilme.adapters.onnx_session import OnnxGraph, whole
 from ilme.adapters.whisper import WhisperOptions, WhisperVocabulary, blank, feature_extractor
-from ilme.errors import BadInputError, CheckpointError, MissingExtraError
+from ilme.errors import BadInputError, CheckpointError
 from ilme.tokens import Tokenizer
 
 __all__ = ["Options", "Parts", "bundle_parts", "read_parts"]
@@ -139,23 +139,8 @@ def _tokenizer(folder: Path, config: dict[str, Any], lead: str = "") -> tuple[Hu
     sos, eos = (
         whole(both.get(name), f"{folder}: {name}", 0, size - 1) for name in ("decoder_start_token_id", "eos_token_id")
     )
-    words = _fast_tokenizer(folder / "tokenizer.json")
+    words = fast_tokenizer(folder / "tokenizer.json")
     return HuggingFaceTokenizer(words, size, sos, eos, lead=lead), sos, eos
-
-
-def _fast_tokenizer(path: Path) -> Any:
-    try:
-        from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise MissingExtraError("transformers", "hf") from error
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; the tokenizer belongs beside the model")
-    try:
-        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-            tokenizer_file=str(path), clean_up_tokenization_spaces=False
-        )
-    except Exception as error:  # `tokenizers` raises plain exceptions for damaged files; the cause stays attached
-        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Whisper, all sizes, English-only and multilingual.
 
-    model = Whisper.from_pretrained("openai/whisper-tiny.en")     # hub id or folder with safetensors
-    model = load_attention_model("tiny.en.pt")                    # OpenAI's own file, see
-    ilme.adapters.loading
+    model = ilme.load_model("openai/whisper-tiny.en")     # hub id or folder with safetensors
+    model = ilme.load_model("tiny.en.pt")                 # OpenAI's own file, whisper.cpp's, or CTranslate2's folder
 
 The decoder starts from <|startoftranscript|>, language and task (multilingual models) and <|notimestamps|>; a
 prompt stands before that, after <|startofprev|>.

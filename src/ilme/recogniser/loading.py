@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ilme import bundle
+from ilme.adapters.ctranslate2 import is_ctranslate2
 from ilme.errors import BadInputError, CheckpointError
 from ilme.ilm import internal_lm
 from ilme.ilm.files import is_internal_lm
@@ -71,9 +72,9 @@ def load_model(name: str | Path, device: str = "cpu", dtype: torch.dtype = torch
 
     Args:
         name: A checkpoint of `ilme train` (folder or file), `bundled/rnnt` or `bundled/aed`; a hub id or folder in
-            `transformers` format (Whisper, Moonshine, Speech2Text); OpenAI's `.pt` or whisper.cpp's `.bin`; a folder of
-            ONNX files: encoder, decoder and joiner as icefall exports them, or encoder and merged decoder as Optimum
-            does (Whisper, Moonshine).
+            `transformers` format (Whisper, Moonshine, Speech2Text); OpenAI's `.pt`, whisper.cpp's `.bin` or a folder of
+            CTranslate2, as faster-whisper has it; a folder of ONNX files: encoder, decoder and joiner as icefall
+            exports them, or encoder and merged decoder as Optimum does (Whisper, Moonshine).
         device: Where it runs.
         dtype: Number format of the weights; ONNX files have their own.
         options: What the model's own kind takes: language, task, prompt, timestamps, ranks of Whisper.
@@ -134,6 +135,18 @@ def _load_whisper_file(name: str, device: str, dtype: torch.dtype, options: dict
     return Whisper(model, tokenizer, Whisper.make_options(**own))
 
 
+def _load_ctranslate2(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.adapters.ctranslate2 import read_ctranslate2, read_tokenizer
+    from ilme.adapters.openai_whisper import build
+    from ilme.adapters.whisper import Whisper
+
+    folder, own = Path(name), dict(options)
+    ranks = own.pop("ranks", None)
+    dims, parameters = read_ctranslate2(folder)
+    words = read_tokenizer(folder, dims["n_vocab"], None if ranks is None else Path(ranks))
+    return Whisper(build(dims, parameters).to(device=device, dtype=dtype), words, Whisper.make_options(**own))
+
+
 def _onnx_kind(name: str) -> str | None:
     """Which ONNX model a folder holds; None where the weights lie open beside it, which can do more."""
     from ilme.adapters.onnx_session import recognise
@@ -173,6 +186,7 @@ FORMATS = (
     ModelFormat("bundled/rnnt or bundled/aed", lambda name: name.startswith(bundle.PREFIX), _load_bundled),
     ModelFormat("a checkpoint of ilme train", is_checkpoint, _load_checkpoint),
     ModelFormat("OpenAI's .pt or whisper.cpp's .bin", _is_whisper_file, _load_whisper_file),
+    ModelFormat("a folder of CTranslate2, as faster-whisper has it", is_ctranslate2, _load_ctranslate2),
     ModelFormat("a folder of an ONNX transducer", lambda n: _onnx_kind(n) == "transducer", _load_onnx_transducer),
     ModelFormat(
         "a folder of an ONNX encoder and decoder", lambda n: _onnx_kind(n) == "attention", _load_onnx_attention
@@ -297,7 +311,7 @@ def _content(path: Path) -> str:
     file = weights_file(path)
     if file.is_file():
         return short_hash(file)
-    found = sorted(p for p in path.glob("**/*") if p.suffix in (".onnx", ".safetensors") and p.is_file())
+    found = sorted(p for p in path.glob("**/*") if p.suffix in (".onnx", ".safetensors", ".bin") and p.is_file())
     return "-".join(short_hash(p) for p in found)
 
 
