@@ -15,7 +15,7 @@ from ilme.adapters.openai_whisper import read_pt
 from ilme.errors import BadInputError, CheckpointError
 from ilme.recogniser.loading import load_model
 
-WIDTH, LAYERS, FRAMES, LABELS, MELS, UNITS = 8, 2, 20, 12, 80, 51864
+WIDTH, LAYERS, FRAMES, LABELS, MELS, UNITS = 8, 2, 50, 12, 80, 51864
 TYPES = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "float16": 4}
 Variables = dict[str, np.ndarray]
 

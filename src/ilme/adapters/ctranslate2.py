@@ -79,7 +79,8 @@ def read_ctranslate2(folder: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
     path = folder / WEIGHTS
     variables = _variables(path)
     for name, wanted in FIXED.items():
-        if (found := variables.get(name)) is not None and found.tolist() != wanted:
+        found = variables.get(name)
+        if found is not None and (found.numel() != 1 or int(found) != wanted):
             raise CheckpointError(f"{path} is no Whisper model: {name} is {str(found.tolist())[:40]}, not {wanted}")
     parameters: dict[str, Tensor] = {}
     for name, value in variables.items():
