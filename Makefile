@@ -3,6 +3,7 @@
 # make quick   the fast tests of models, searches, LMs, recogniser and workflows, in about a minute on two cores
 # make test    set up, then lint, types and every test but the long attacks
 # make attacks every attack on audio, text, manifests, models and commands
+# make cuda    everything that needs a GPU, and its record in docs/results
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
 # make mutants small faults put into the core, FAULTS of them, one at a time: which do the tests notice?
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
@@ -12,7 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,dev
+EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,kernels,dev
 
 ROUNDS ?= 5
 QUICK := $(addprefix tests/,adapters evaluation ilm lm losses models recogniser runtime search testing workflows) \
@@ -21,7 +22,7 @@ FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 
-.PHONY: help setup demo quick test attacks fuzz mutants lint types format bundle docs clean
+.PHONY: help setup demo quick test attacks cuda fuzz mutants lint types format bundle docs clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -53,6 +54,10 @@ test: lint types
 
 attacks: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/attacks
+
+# no setup: a machine with a GPU has its own torch, beside which only pytest and a few packages are needed
+cuda:
+	OMP_NUM_THREADS=1 PYTHONPATH="src:$$PYTHONPATH" $(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.cuda.run
 
 fuzz: setup
 	for round in $$(seq $(ROUNDS)); do \

@@ -1,13 +1,15 @@
 """Property-based tests draw the same cases on every run, so that a commit passes or fails for good.
 
 `make fuzz` draws new ones: where it finds a failure, mend the code or the property. Torch computes on one thread, as
-processes that tests start do: some tests compare numbers to the last bit.
+processes that tests start do: some tests compare numbers to the last bit. Tests marked `cuda` are left out where there
+is no CUDA device.
 """
 
 from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -18,3 +20,10 @@ torch.set_num_threads(1)
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("fuzz", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device: `make cuda` runs this where there is one"))

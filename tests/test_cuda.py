@@ -17,7 +17,7 @@ from ilme.testing import tiny
 from tests.search.test_attention import decoder, features
 from tests.search.test_transducer import acoustics, language_model, transducer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = pytest.mark.cuda
 
 METHODS = {
     "BS": FusionWeights(),

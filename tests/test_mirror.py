@@ -30,7 +30,7 @@ SPANNING = {  # tests of more than one module, or of none
     "tuning/test_tuner_steps.py": "single steps of ilme.tuning.tuner, apart from whole tunings",
     "workflows/test_adapt_choices.py": "what ilme.workflows.adapt chooses, apart from what it writes",
 }
-APART = ("attacks", "docs", "mutation")  # about inputs, pages and the tests themselves, not about modules
+APART = ("attacks", "cuda", "docs", "mutation")  # about inputs, pages and the tests themselves, not about modules
 
 
 def mirrored(test: Path) -> list[Path]:

@@ -201,7 +201,7 @@ def test_autocast_does_not_blur_the_features() -> None:
         assert torch.equal(frontend([noise(4000)])[0], expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_the_gpu_gives_the_same_features() -> None:
     audio = [noise(16000), noise(9000, 1)]
     on_cpu, counts = Frontend()(audio)

@@ -209,7 +209,7 @@ def test_contexts_that_pruning_removed_are_an_error_and_missing_suffixes_are_not
     assert rows[0, 2] == pytest.approx((-0.2 - 0.5) * math.log(10))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_cuda_rows_equal_cpu_rows_without_synchronising(tmp_path):
     scorer, _ = make(tmp_path / "m.arpa", 4, 3)
     device = NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS, device="cuda", dtype=torch.float64)

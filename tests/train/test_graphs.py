@@ -157,7 +157,7 @@ def test_an_encoder_that_listens_has_recordings_of_its_own(monkeypatch: pytest.M
     assert counts[5] == (1, 0) and counts[6] == (0, 0) and counts[10] == (0, 1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize(("kind", "options"), [("rnnt", {}), ("aed", {}), ("aed", {"listen": 1})])
 def test_a_replay_gives_the_eager_loss_and_gradients(kind: str, options: dict[str, Any]) -> None:
     eager, recorded = (small_objective(kind, **options).cuda().train() for _ in range(2))
