@@ -490,7 +490,15 @@ def test_nothing_to_transcribe(case: Case, model: Path, tmp_path: Path, monkeypa
             0,
             done=("out/a.wav.txt", "out/a.flac.txt", "out/a.wav.mp3.txt"),
         ),
-        Case("two folders", lambda _: ["p/same.wav", "q/same.wav"], 0, done=("out/p/same.txt", "out/q/same.txt")),
+        Case(
+            "two files of one name",
+            lambda _: ["p/same.wav", "q/same.wav"],
+            1,
+            ("p/same.wav and q/same.wav", "name the"),
+        ),
+        Case("two folders", lambda _: ["p", "q"], 1, ("p/same.wav and q/same.wav", "out/same.txt", "name the folder")),
+        Case("the folder above", lambda _: ["."], 0, done=("out/p/same.txt", "out/q/same.txt", "out/a.wav.txt")),
+        Case("a glob", lambda _: ["*/same.wav"], 0, done=("out/p/same.txt", "out/q/same.txt")),
         Case("a baseline's name", lambda _: ["a.wav", "a.baseline.wav", "--baseline"], 1, ("a.baseline",)),
     ]
 )
