@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ilme.fusion import fuse
+from tests.oracle import smooth
 
 NEVER = -math.inf
 
@@ -29,10 +30,10 @@ class Found:
 
 
 class Follower:
-    """The rows of a scorer after any label sequence, kept by sequence; None scores everything 0."""
+    """The rows of a scorer after any label sequence, kept by sequence, smoothed; None scores everything 0."""
 
-    def __init__(self, scorer, size):
-        self.scorer = scorer
+    def __init__(self, scorer, size, share=0.0):
+        self.scorer, self.share = scorer, share
         self.known = {} if scorer is None else {(): scorer.start(1)}
         self.nothing = [0.0] * size
 
@@ -42,13 +43,15 @@ class Follower:
         if labels not in self.known:
             self.rows(labels[:-1])
             self.known[labels] = self.scorer.score(torch.tensor([labels[-1]]), self.known[labels[:-1]][1])
-        return self.known[labels][0][0].tolist()
+        row = self.known[labels][0][0].tolist()
+        return [smooth(p, v, self.scorer.tokens, self.share) for v, p in enumerate(row)]
 
     def end(self, labels):
         if self.scorer is None:
             return 0.0
         self.rows(labels)
-        return self.scorer.finish(self.known[labels][0])[0].item()
+        end = self.scorer.finish(self.known[labels][0])[0].item()
+        return smooth(end, self.scorer.tokens.eos, self.scorer.tokens, self.share)
 
 
 def repeats(labels, most, span, passed_over=()):
@@ -67,6 +70,16 @@ def log_add(a, b):
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
 
+def _ended(found, labels, lm, subtracted, options):
+    """With the ends that count: the subtracted LM's as the external one's where nothing else is said."""
+    also = options.lm_eos if options.subtracted_eos is None else options.subtracted_eos
+    return replace(
+        found,
+        lm=found.lm + (lm.end(labels) if options.lm_eos else 0.0),
+        subtracted=found.subtracted + (subtracted.end(labels) if also else 0.0),
+    )
+
+
 # --- transducers ------------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +87,7 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
     """The n-best list of one utterance, f (T, J), as (labels, score, Found), best first."""
     weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
     lm = Follower(fusion.lm if weights.lm else None, size)
-    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size)
+    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
     predictions = {(): model.start(1)}
 
     def prediction(labels):
@@ -125,11 +138,7 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
                     )
             open_ = {y: found for y, found in best(longer, options.beam).items() if total(y, found) > floor}
         beam = best(done, options.beam)
-    if options.lm_eos:
-        beam = {
-            y: replace(found, lm=found.lm + lm.end(y), subtracted=found.subtracted + subtracted.end(y))
-            for y, found in beam.items()
-        }
+    beam = {y: _ended(found, y, lm, subtracted, options) for y, found in beam.items()}
     return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
 
 
@@ -140,7 +149,7 @@ def attention_beam(model, memory, fusion, options, limit=math.inf):
     """The n-best list of the one utterance in `memory`, as (labels, score, Found), best first."""
     weights, eos, size = fusion.weights, model.tokens.eos, len(model.tokens)
     lm = Follower(fusion.lm if weights.lm else None, size)
-    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size)
+    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
     heard = {(): model.start(memory)}
     alpha, keep = options.length_normalisation, options.nbest or options.beam
     limit = min(limit, options.max_length)
@@ -166,9 +175,7 @@ def attention_beam(model, memory, fusion, options, limit=math.inf):
             rows = rows_of(y)
             lead = rows[eos] - max(p for v, p in enumerate(rows) if v != eos)
             if lead >= -options.end_margin or step == limit:
-                end = found
-                if options.lm_eos:
-                    end = replace(end, lm=end.lm + lm.end(y), subtracted=end.subtracted + subtracted.end(y))
+                end = _ended(found, y, lm, subtracted, options)
                 end = replace(end, asr=end.asr + rows[eos])
                 candidates.append((total(y, end), y, end, True))
             if step == limit or lead > options.certain_end:

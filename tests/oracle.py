@@ -17,16 +17,26 @@ def sequences(labels, longest):
         yield from itertools.product(labels, repeat=length)
 
 
-def score_sequence(scorer, sequence, end=False):
-    """log P(sequence) of a TokenScorer, one label at a time."""
+def smooth(log_p, unit, tokens, share):
+    """log [(1 − ε) P + ε / outcomes]: blank and sos are none; nothing is done to log 1."""
+    nothing = {tokens.blank, tokens.sos} - {tokens.eos, None}
+    if not share or log_p == 0:
+        return log_p
+    q = 0.0 if unit in nothing else 1.0 / (len(tokens) - len(nothing))
+    p = (1 - share) * math.exp(log_p) + share * q
+    return math.log(p) if p else -math.inf
+
+
+def score_sequence(scorer, sequence, end=False, share=0.0):
+    """log P(sequence) of a TokenScorer, one label at a time, smoothed by a share of the uniform distribution."""
     if scorer is None:
         return 0.0
     rows, state = scorer.start(1)
     total = 0.0
     for label in sequence:
-        total += rows.expand(1, len(scorer.tokens))[0, label].item()
+        total += smooth(rows.expand(1, len(scorer.tokens))[0, label].item(), label, scorer.tokens, share)
         rows, state = scorer.score(torch.tensor([label]), state)
-    return total + (scorer.finish(rows)[0].item() if end else 0.0)
+    return total + (smooth(scorer.finish(rows)[0].item(), scorer.tokens.eos, scorer.tokens, share) if end else 0.0)
 
 
 def alignments(frames, labels, most):
@@ -66,18 +76,23 @@ def transducer_sequence(model, f, sequence, weights=NO_FUSION, most=3, blank_awa
     return tuple(torch.tensor(x, dtype=torch.float64).logsumexp(0).item() for x in (paths, asrs))
 
 
-def transducer_best(model, f, lm=None, subtracted=None, weights=NO_FUSION, most=3, end=False, blank_aware=False):
-    """All sequences as (score, labels, asr), best first."""
+def transducer_best(
+    model, f, lm=None, subtracted=None, weights=NO_FUSION, most=3, ends=(False, False), blank_aware=False
+):
+    """All sequences as (score, labels, asr), best first; ends: whether each of the two LMs scores the end."""
     labels = [i for i in range(len(model.tokens)) if i != model.tokens.blank]
     found = []
     for y in sequences(labels, most * len(f)):
         path, asr = transducer_sequence(model, f, y, weights, most, blank_aware)
-        total = fuse(path, score_sequence(lm, y, end), score_sequence(subtracted, y, end), float(len(y)), weights)
+        language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
+        total = fuse(path, *language, float(len(y)), weights)
         found.append((total, y, asr))
     return sorted(found, key=lambda item: -item[0])
 
 
-def attention_best(model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s, end=True):
+def attention_best(
+    model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s, ends=(True, True)
+):
     """All sequences up to `longest` labels as (rank, labels, asr), best first; the model always scores the end."""
     eos = model.tokens.eos
     found = []
@@ -88,6 +103,7 @@ def attention_best(model, memory, longest, lm=None, subtracted=None, weights=NO_
             asr += rows[0, label].item()
             rows, state = model.step(torch.tensor([label]), state, memory)
         asr += rows[0, eos].item()
-        total = fuse(asr, score_sequence(lm, y, end), score_sequence(subtracted, y, end), float(len(y)), weights)
+        language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
+        total = fuse(asr, *language, float(len(y)), weights)
         found.append((rank(total, len(y)), y, asr))
     return sorted(found, key=lambda item: -item[0])

@@ -12,6 +12,7 @@ FLOORS = (  # from the ground up
     ("tokens",),
     ("runtime", "bundle"),
     ("protocols",),
+    ("smoothing",),
     ("fusion",),
     ("data", "search"),
     ("lm", "models"),

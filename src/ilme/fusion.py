@@ -1,10 +1,10 @@
 """The one place where a λ appears.
 
-    score(y) = log P_E2E(y|x) + λ_T log P_T(y) − μ log P_S(y) + β |y|
+    score(y) = log P_E2E(y|x) + λ_T log P_T(y) − μ log P_S(y) + β |y|,   P_S(v|y) = (1 − ε) P(v|y) + ε q(v)
 
 BS has λ_T = μ = 0, Shallow Fusion μ = 0; Density Ratio subtracts a source-domain LM (Eq. 15 of the paper), LODR a
 source-domain bigram, ILME the model's own internal LM (Eq. 18). They differ in the subtracted scorer and in nothing
-else: no search knows which of them it runs.
+else: no search knows which of them it runs. Whatever P is, ε bounds what subtracting it can reward (`ilme.smoothing`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.protocols import NullScorer, TokenScorer
+from ilme.smoothing import smoothed
 from ilme.tokens import check_same_vocabulary
 
 __all__ = ["Fusion", "FusionWeights", "fuse"]
@@ -34,11 +35,13 @@ class FusionWeights:
         lm: λ_T, weight of the external (target-domain) LM.
         subtracted: μ, weight of the LM that is subtracted: λ_S of Density Ratio, λ_I of ILME.
         length: β, reward for each label; the same for every method that is compared.
+        background: ε, the share of a background distribution q in what is subtracted; 0 subtracts the LM as it is.
     """
 
     lm: float = 0.0
     subtracted: float = 0.0
     length: float = 0.0
+    background: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -51,6 +54,8 @@ class FusionWeights:
             if value < 0 and field.name != "length":
                 hint = "; the subtraction is built in, give μ itself" if field.name == "subtracted" else ""
                 raise BadInputError(f"FusionWeights.{field.name} must not be negative, got {value!r}{hint}")
+        if self.background >= 1:
+            raise BadInputError(f"FusionWeights.background is a share and must be below 1, got {self.background!r}")
 
 
 def fuse(asr: Score, lm: Score, subtracted: Score, length: Score | float, weights: FusionWeights) -> Score:
@@ -75,11 +80,13 @@ class Fusion:
         lm: The external LM.
         subtracted: What is subtracted: an internal LM, a source-domain LM, a bigram, nothing.
         weights: Their weights.
+        background: log q (V,), which smooths what is subtracted; None is uniform over the outcomes.
     """
 
     lm: TokenScorer | None = None
     subtracted: TokenScorer | None = None
     weights: FusionWeights = FusionWeights()
+    background: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("lm", "subtracted"):
@@ -95,4 +102,5 @@ class Fusion:
             scorer = getattr(self, name) if getattr(self.weights, name) else null
             check_same_vocabulary(tokens, scorer.tokens, "model", f"{name} scorer")
             chosen.append(scorer)
-        return chosen[0], chosen[1]
+        share = self.weights.background if self.weights.subtracted else 0.0
+        return chosen[0], smoothed(chosen[1], share, self.background)

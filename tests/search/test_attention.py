@@ -51,7 +51,9 @@ cases = st.fixed_dictionaries(
         "subtracted": st.sampled_from(["nothing", "internal", "source"]),
         "alpha": st.sampled_from([0.0, 0.6, 1.0]),
         "filters": st.sampled_from([0, 2]),
+        "share": st.sampled_from([0.0, 0.1, 0.6]),
         "end": st.booleans(),
+        "other_end": st.sampled_from([None, True, False]),
     }
 )
 
@@ -68,17 +70,18 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         "internal": lambda: AttentionInternalLM(model),
         "source": lambda: language_model(case["seed"] + 7, case["units"]),
     }[case["subtracted"]]()
-    weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"])
+    weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"], case["share"])
     memory = model.encode(features(case["seed"], case["frames"]), torch.tensor([case["frames"]]))
     options = AttentionOptions(
         beam=130, max_length=case["longest"], length_normalisation=case["alpha"], stop_margin=float("inf"),
-        lm_eos=case["end"],
+        lm_eos=case["end"], subtracted_eos=case["other_end"],
     )  # fmt: skip
+    ends = case["end"], case["end"] if case["other_end"] is None else case["other_end"]
     (found,) = AttentionSearch(model, Fusion(lm, subtracted, weights), options)(memory)
 
     expected = oracle.attention_best(
         model, memory, case["longest"], lm if weights.lm else None, subtracted if weights.subtracted else None,
-        weights, lambda score, n: score / (n + 1) ** case["alpha"], case["end"],
+        weights, lambda score, n: score / (n + 1) ** case["alpha"], ends,
     )  # fmt: skip
     assert len(found) == len(expected)
     by_labels = {labels: (score, asr) for score, labels, asr in expected}

@@ -23,7 +23,9 @@ UNITS = 6
 
 def fusion_of(draw, lm, subtracted):
     mu = draw.choice([0.0, 0.3, 0.8]) if subtracted is not None else 0.0
-    return Fusion(lm, subtracted, FusionWeights(draw.choice([0.0, 0.5, 1.5]), mu, draw.choice([0.0, 0.6, -0.4])))
+    lengths, shares = [0.0, 0.6, -0.4], [0.0, 0.0, 0.05, 0.5]
+    weights = FusionWeights(draw.choice([0.0, 0.5, 1.5]), mu, draw.choice(lengths), draw.choice(shares))
+    return Fusion(lm, subtracted, weights)
 
 
 def assert_same(found, expected):
@@ -49,6 +51,7 @@ def test_transducer(seed, beam):
         nbest=draw.choice([0, 1]),
         max_symbols=draw.choice([1, 2, 3]),
         lm_eos=draw.random() < 0.5,
+        subtracted_eos=draw.choice([None, True, False]),
         blank_aware=draw.random() < 0.4,
         max_repeats=draw.choice([0, 0, 1, 2]),
         repeat_span=draw.choice([1, 2, 3]),
@@ -84,6 +87,7 @@ def test_attention(seed, beam):
         max_length=draw.choice([4, 7]),
         length_normalisation=draw.choice([0.0, 0.5, 1.0]),
         lm_eos=draw.random() < 0.5,
+        subtracted_eos=draw.choice([None, True, False]),
         end_margin=draw.choice([0.5, 2.0, math.inf]),
         certain_end=draw.choice([0.5, 2.0, math.inf]),
         max_repeats=max_repeats,

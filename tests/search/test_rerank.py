@@ -53,14 +53,17 @@ def test_a_band_leaves_alignments_out_and_never_adds_any():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 3))
-def test_the_order_is_that_of_the_exact_scores(seed, best):
+@given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([0.0, 0.2]), st.booleans(), st.booleans())
+def test_the_order_is_that_of_the_exact_scores(seed, best, share, end, other_end):
+    weights = replace(WEIGHTS, background=share)
     model = test_transducer.transducer(seed, units=4)
     f, lengths = test_transducer.acoustics(seed, 5, batch=2), torch.tensor([5, 4])
     fusion = fused(model, seed, 4)
     lists = TransducerSearch(model, fusion, TransducerOptions(beam=6))(f, lengths)
     wrong = [[replace(h, score=-h.score, scores=replace(h.scores, asr=0.0, lm=0.0)) for h in nbest] for nbest in lists]
-    ranking = ExactRanking(model, WEIGHTS, fusion.lm, fusion.subtracted, best=best, band=5)
+    ranking = ExactRanking(
+        model, weights, fusion.lm, fusion.subtracted, best=best, band=5, scores_end=end, subtracted_end=other_end
+    )
     for b, (nbest, before) in enumerate(zip(ranking(wrong, (f, lengths)), wrong, strict=True)):
         first = nbest[:best]
         assert {h.tokens for h in first} == {h.tokens for h in before[:best]}
@@ -68,10 +71,10 @@ def test_the_order_is_that_of_the_exact_scores(seed, best):
         assert nbest[best:] == before[best:]
         for h in first:
             _, asr = oracle.transducer_sequence(model, f[b, : lengths[b]], h.tokens, most=max(1, len(h.tokens)))
-            lm = oracle.score_sequence(fusion.lm, h.tokens)
-            internal = oracle.score_sequence(fusion.subtracted, h.tokens)
+            lm = oracle.score_sequence(fusion.lm, h.tokens, end)
+            internal = oracle.score_sequence(fusion.subtracted, h.tokens, other_end, share)
             expected = asr + 0.4 * lm - 0.3 * internal + 0.2 * len(h.tokens)
-            assert h.score == pytest.approx(expected, abs=1e-9) == h.scores.fused(WEIGHTS)
+            assert h.score == pytest.approx(expected, abs=1e-9) == h.scores.fused(weights)
 
 
 def test_scorers_that_are_not_given_keep_the_scores_of_the_search():

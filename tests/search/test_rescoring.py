@@ -12,7 +12,8 @@ from ilme.errors import BadInputError
 from ilme.protocols import NullScorer
 from ilme.runtime.state import State
 from ilme.search.hypothesis import Hypothesis, Scores
-from ilme.search.rescoring import IMPOSSIBLE, SequenceScorer, complete, finite, sequence_scores
+from ilme.search.rescoring import IMPOSSIBLE, SequenceScorer, SmoothedLists, complete, finite, sequence_scores
+from ilme.smoothing import smoothed
 from ilme.testing import numbered_tokens
 
 
@@ -129,3 +130,25 @@ def test_log_zero_becomes_a_finite_number_and_nan_an_error() -> None:
 def test_a_foreign_id_is_named() -> None:
     with pytest.raises(BadInputError, match="token id 9 is not one of the scorer's 6"):
         sequence_scores(HistoryScorer(), [(1, 9)])
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_every_share_of_the_background_comes_out_of_one_pass(finish: bool) -> None:
+    shares = (0.0, 0.05, 0.5)
+    scorer = HistoryScorer()
+    sequences = [(1, 2), (1, 2, 3), (), (3,)]
+    lists = {"a": [Hypothesis(y, 0.0, Scores(-1.0, -2.0, -99.0, len(y))) for y in sequences]}
+    again = SmoothedLists(scorer, shares, finish=finish)
+    found = again(lists)
+    asked = scorer.asked
+    for share in shares:
+        expected = sequence_scores(smoothed(scorer, share), sequences, finish=finish).tolist()
+        assert [h.scores.subtracted for h in found[share]["a"]] == pytest.approx(expected, abs=1e-12)
+        assert all(h.scores.asr == -1.0 and h.scores.lm == -2.0 for h in found[share]["a"])
+    scorer.asked = 0
+    assert again(lists) == found and not scorer.asked, "what was scored is known"
+    assert asked < sum(map(len, sequences)) + len(sequences)
+    background = torch.tensor([0.5, 0.1, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64).log()
+    other = SmoothedLists(scorer, (0.5,), background=background, finish=finish)(lists)
+    expected = sequence_scores(smoothed(scorer, 0.5, background), sequences, finish=finish).tolist()
+    assert [h.scores.subtracted for h in other[0.5]["a"]] == pytest.approx(expected, abs=1e-12)

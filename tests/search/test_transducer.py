@@ -74,7 +74,9 @@ cases = st.fixed_dictionaries(
         "mu": st.sampled_from([0.0, 0.2, 0.7]),
         "length": st.sampled_from([0.0, 0.5, -0.3]),
         "subtracted": st.sampled_from(["nothing", "internal", "source"]),
+        "share": st.sampled_from([0.0, 0.1, 0.6]),
         "end": st.booleans(),
+        "other_end": st.sampled_from([None, True, False]),
         "blank_aware": st.booleans(),
         "fixed": st.booleans(),
     }
@@ -89,15 +91,19 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
     model = transducer(case["seed"], case["units"], case["prediction"])
     lm = language_model(case["seed"], case["units"])
     subtracted = subtracted_scorer(case["subtracted"], model, case["seed"], case["units"])
-    weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"])
+    weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"], case["share"])
     f = acoustics(case["seed"], case["frames"])
-    options = TransducerOptions(beam=130, max_symbols=case["most"], lm_eos=case["end"], blank_aware=case["blank_aware"])
+    options = TransducerOptions(
+        beam=130, max_symbols=case["most"], lm_eos=case["end"], subtracted_eos=case["other_end"],
+        blank_aware=case["blank_aware"],
+    )  # fmt: skip
+    ends = case["end"], case["end"] if case["other_end"] is None else case["other_end"]
     search = TransducerSearch(model, Fusion(lm, subtracted, weights), options, fixed=case["fixed"])
     (found,) = search(f, torch.tensor([case["frames"]]))
 
     expected = oracle.transducer_best(
         model, f[0], lm if weights.lm else None, subtracted if weights.subtracted else None, weights,
-        case["most"], case["end"], case["blank_aware"],
+        case["most"], ends, case["blank_aware"],
     )  # fmt: skip
     assert len(found) == len(expected)
     for hypothesis, (score, _, _) in zip(found, expected, strict=True):

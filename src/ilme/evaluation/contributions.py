@@ -44,14 +44,20 @@ class LabelShare:
 
 
 @torch.no_grad()
-def label_shares(recogniser: Recogniser, encoded: Encoded, tokens: Sequence[int]) -> list[LabelShare]:
-    """The shares of U labels and of the end, for one utterance (encoded with B = 1)."""
+def label_shares(
+    recogniser: Recogniser, encoded: Encoded, tokens: Sequence[int], weights: FusionWeights | None = None
+) -> list[LabelShare]:
+    """The shares of U labels and of the end, for one utterance (encoded with B = 1).
+
+    What is subtracted is smoothed as the weights say: the recogniser's own if none are given.
+    """
     ids, memory = list(tokens), recogniser.memory(encoded)
     shares = _transducer_shares if recogniser.is_transducer else _attention_shares
     asr = shares(recogniser, memory, ids)
+    scorers = {"lm": recogniser.lm, "subtracted": recogniser.smoothed(weights or recogniser.weights)}
     lm, subtracted = (
-        _scorer_shares(s, ids, recogniser.scores_end) if s is not None else [0.0] * (len(ids) + 1)
-        for s in (recogniser.lm, recogniser.subtracted)
+        _scorer_shares(s, ids, recogniser.ends[name]) if s is not None else [0.0] * (len(ids) + 1)
+        for name, s in scorers.items()
     )
     names = [*(recogniser.model.tokens.pieces[i] for i in ids), ""]
     return [LabelShare(*row) for row in zip(names, asr, lm, subtracted, strict=True)]
@@ -108,9 +114,11 @@ def _scorer_shares(scorer: TokenScorer, ids: list[int], finish: bool) -> list[fl
     return [*shares, float(scorer.finish(row)[0]) if finish else 0.0]
 
 
-def forced(recogniser: Recogniser, encoded: Encoded, tokens: Sequence[int]) -> Hypothesis:
+def forced(
+    recogniser: Recogniser, encoded: Encoded, tokens: Sequence[int], weights: FusionWeights | None = None
+) -> Hypothesis:
     """Any label sequence, such as the reference, with the scores the search would give it (all alignments)."""
-    scores = _total(label_shares(recogniser, encoded, tokens))
+    scores = _total(label_shares(recogniser, encoded, tokens, weights))
     return Hypothesis(tuple(tokens), scores.asr, scores, text=recogniser.tokenizer.decode(list(tokens)))
 
 
@@ -128,13 +136,13 @@ def explain(
     ]
     spoken = recogniser.tokenizer.encode(reference) if reference else []
     if spoken:
-        candidates.append(("reference", forced(recogniser, encoded, spoken)))
+        candidates.append(("reference", forced(recogniser, encoded, spoken, weights)))
     labels: dict[tuple[int, ...], list[str]] = {}
     for name, h in candidates:
         labels.setdefault(h.tokens, []).append(name)
     choices = []
     for tokens, names in labels.items():
-        shares = label_shares(recogniser, encoded, tokens)
+        shares = label_shares(recogniser, encoded, tokens, weights)
         choices.append(
             {
                 "labels": names,

@@ -35,7 +35,7 @@ class CachedDecoder:
         recogniser = self.decoder.recogniser
         missing: dict[str, SequenceScorer] = {}
         if recogniser.subtracted is not None and not weights.subtracted:
-            missing["subtracted"] = SequenceScorer(recogniser.subtracted, finish=recogniser.scores_end)
+            missing["subtracted"] = SequenceScorer(recogniser.subtracted, finish=recogniser.ends["subtracted"])
         self._known[weights, beam] = finite(complete(lists, **missing))
 
     def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:

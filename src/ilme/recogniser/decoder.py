@@ -118,7 +118,7 @@ class SearchDecoder:
         self._encoded: dict[int, State] = {}
         scorers = {"lm": recogniser.lm, "subtracted": recogniser.subtracted}
         self._scorers = {
-            name: SequenceScorer(scorer, finish=recogniser.scores_end)
+            name: SequenceScorer(scorer, finish=recogniser.ends[name])
             for name, scorer in scorers.items()
             if scorer is not None
         }
@@ -231,9 +231,9 @@ class SearchDecoder:
     def _description(self, weights: FusionWeights, beam: int) -> dict[str, Any]:
         return {
             **self.about,
-            "weights": asdict(weights),
+            "weights": {k: v for k, v in asdict(weights).items() if v or k != "background"},  # older decodes had none
             "beam": beam,
-            "search": {k: str(v) for k, v in asdict(self.recogniser.options).items() if k != "beam"},
+            "search": {k: str(v) for k, v in asdict(self.recogniser.options).items() if k != "beam" and v is not None},
             "utterances": identity({"ids": self.ids}),
         }
 

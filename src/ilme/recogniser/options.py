@@ -94,7 +94,8 @@ class SearchSettings:
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best.
         max_repeats: Most times in a row that a run of labels may stand; 0 does not count.
         repeat_span: Longest run of labels that is watched for repetition.
-        lm_eos: Whether the LMs score the end of the sentence too.
+        lm_eos: Whether the LM that is added scores the end of the sentence too.
+        subtracted_eos: Whether the LM that is subtracted does; as `lm_eos` if not given.
         max_length: Attention: most labels of a hypothesis.
         length_normalisation: Attention: α, rank by score / (|y| + 1)^α.
         end_margin: Attention: the end is allowed only where the model puts it within this many nats of its best label.
@@ -114,6 +115,7 @@ class SearchSettings:
     max_repeats: int | None = None
     repeat_span: int | None = None
     lm_eos: bool | None = None
+    subtracted_eos: bool | None = None
     max_length: int | None = None
     length_normalisation: float | None = None
     end_margin: float | None = None

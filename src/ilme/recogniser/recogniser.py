@@ -35,6 +35,7 @@ from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.length import alike_in_length, label_limits
 from ilme.search.transducer import TransducerOptions, TransducerSearch
+from ilme.smoothing import smoothed
 from ilme.tokens import Tokenizer
 
 __all__ = ["Encoded", "Features", "Recogniser"]
@@ -72,6 +73,7 @@ class Recogniser:
         options: How to search; the model's family has its own (`ilme.recogniser.options`).
         rate: Samples a second that `features` wants.
         cache: Where encoder outputs are kept, so that recognisers that differ in their scorers share them.
+        background: log q (V,), which smooths what is subtracted where the weights have a `background`; None is uniform.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Recogniser:
         options: Options | None = None,
         rate: int = 0,
         cache: EncoderCache | None = None,
+        background: Tensor | None = None,
     ) -> None:
         self.model: Any = model
         own: Any = model
@@ -95,6 +98,7 @@ class Recogniser:
         self.window: float = getattr(model, "window", WINDOW)
         self.weights = weights or FusionWeights()
         self.cache = cache
+        self.background = background
         self.is_transducer = hasattr(model, "join")
         kind = TransducerOptions if self.is_transducer else AttentionOptions
         self.options: Options = options or default_options(model)
@@ -107,9 +111,13 @@ class Recogniser:
         self.lm, self.subtracted = lm, subtracted
 
     @property
-    def scores_end(self) -> bool:
-        """Whether the scorers' end of sentence is part of a hypothesis' score."""
-        return self.options.lm_eos
+    def ends(self) -> dict[str, bool]:
+        """Whether the end of sentence of each scorer, `lm` and `subtracted`, is part of a hypothesis' score."""
+        return dict(zip(("lm", "subtracted"), self.options.ends, strict=True))
+
+    def smoothed(self, weights: FusionWeights) -> TokenScorer | None:
+        """What is subtracted, as these weights smooth it."""
+        return None if self.subtracted is None else smoothed(self.subtracted, weights.background, self.background)
 
     @property
     def length_exponent(self) -> float:
@@ -221,7 +229,7 @@ class Recogniser:
             weights: The fusion weights; the recogniser's own if not given.
             beam: Of the search; the options' own if not given.
         """
-        fusion = Fusion(self.lm, self.subtracted, self.weights if weights is None else weights)
+        fusion = Fusion(self.lm, self.subtracted, self.weights if weights is None else weights, self.background)
         options = with_beam(self.options, beam or self.options.beam)
         most = getattr(self.model, "max_labels", UNLIMITED)
         limits = torch.tensor(

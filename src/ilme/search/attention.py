@@ -2,9 +2,9 @@
 
     score(y) = Σ_{u=1}^{U+1} [log P(y_u | x, y_{<u}) + λ_T log P_T(y_u | y_{<u}) − μ log P_S(y_u | y_{<u})] + β |y|
 
-with y_{U+1} = <eos> scored by all (Eq. 33), unless the end is left to the model. Hypotheses are ranked by
-score / (|y| + 1)^α. Every guard below (length normalisation, length reward, end margin, repetition, longest output)
-applies to every fusion method alike.
+with y_{U+1} = <eos> scored by all (Eq. 33), unless the end is left to the model, or to it and one of the two LMs.
+Hypotheses are ranked by score / (|y| + 1)^α. Every guard below (length normalisation, length reward, end margin,
+repetition, longest output) applies to every fusion method alike.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class AttentionOptions:
         nbest: Hypotheses returned for each utterance; 0 means as many as the beam.
         max_length: Most labels of a hypothesis; at that length only the end is left.
         length_normalisation: α: rank by score / (|y| + 1)^α; 0 ranks by the score itself.
-        lm_eos: Whether the LMs, added and subtracted, score the end too. If not, only the model decides where to end:
-            for speech that is cut elsewhere than the sentences that the LM was trained on.
+        lm_eos: Whether the LM that is added scores the end too. If not, it has no say in where to end: for speech that
+            is cut elsewhere than the sentences that the LM was trained on.
+        subtracted_eos: Whether the LM that is subtracted scores the end too; None: as `lm_eos`.
         end_margin: The end is allowed only where the model's own log P(eos) is within this many nats of its best
             label's; inf always allows it. Keeps a search from ending a sentence that the audio continues.
         certain_end: Only the end is allowed where the model's own log P(eos) is more than this many nats above its best
@@ -68,6 +69,7 @@ class AttentionOptions:
     max_length: int = 200
     length_normalisation: float = 0.0
     lm_eos: bool = True
+    subtracted_eos: bool | None = None
     end_margin: float = math.inf
     certain_end: float = math.inf
     max_repeats: int = 0
@@ -98,6 +100,11 @@ class AttentionOptions:
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise BadInputError(f"{name} must not be negative, got {value!r}")
+
+    @property
+    def ends(self) -> tuple[bool, bool]:
+        """Whether the LM that is added, and the one that is subtracted, score the end."""
+        return self.lm_eos, self.lm_eos if self.subtracted_eos is None else self.subtracted_eos
 
 
 class Open(NamedTuple):
@@ -246,9 +253,9 @@ class AttentionSearch:
     def _ends(self, rows: Rows) -> Rows:
         """The score of the end (n,), by the model, the LM and what is subtracted."""
         asr = rows[0][:, self.eos]
-        if not self.options.lm_eos:
-            return asr, torch.zeros_like(asr), torch.zeros_like(asr)
-        return asr, self.lm.finish(rows[1]), self.subtracted.finish(rows[2])
+        scorers = zip((self.lm, self.subtracted), rows[1:], self.options.ends, strict=True)
+        lm, subtracted = (s.finish(row) if scored else torch.zeros_like(asr) for s, row, scored in scorers)
+        return asr, lm, subtracted
 
     def _advance(
         self, open_: Open, ended: Ended, rows: Rows, scores: Tensor, step: int, over: Tensor

@@ -25,6 +25,7 @@ from ilme.runtime.lattice import NEGATIVE, forward_scores
 from ilme.runtime.state import State, select
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.rescoring import sequence_scores
+from ilme.smoothing import smoothed
 
 __all__ = ["ExactRanking", "attention_scores", "transducer_scores"]
 
@@ -47,8 +48,10 @@ class ExactRanking:
         subtracted: The exact subtracted LM; None keeps the search's scores of it.
         best: Hypotheses of each utterance that are scored again.
         band: Frames by which an alignment may differ from the search's at each label (transducers).
-        scores_end: Whether the end of the sentence is part of the LMs' scores.
+        scores_end: Whether the end of the sentence is part of the external LM's scores.
+        subtracted_end: The same of the subtracted LM's; None: as `scores_end`.
         length_normalisation: α, where the search ranks by score / (|y| + 1)^α.
+        background: log q (V,), which smooths what is subtracted where the weights say so; None is uniform.
     """
 
     model: Transducer | AttentionDecoder
@@ -59,6 +62,8 @@ class ExactRanking:
     band: int = 5
     scores_end: bool = False
     length_normalisation: float = 0.0
+    subtracted_end: bool | None = None
+    background: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.best < 1 or self.band < 0:
@@ -73,17 +78,23 @@ class ExactRanking:
             scores = {"asr": transducer_scores(self.model, f, lengths, chosen, self.band)}  # type: ignore[arg-type]
         else:
             scores = {"asr": attention_scores(self.model, encoded, chosen)}
-        for name in ("lm", "subtracted"):
-            scorer = getattr(self, name)
-            if scorer is not None and getattr(self.weights, name):
-                sequences = [h.tokens for h in hypotheses]
-                scores[name] = sequence_scores(scorer, sequences, finish=self.scores_end).tolist()
+        ends = self.scores_end, self.scores_end if self.subtracted_end is None else self.subtracted_end
+        for name, scorer, end in zip(("lm", "subtracted"), self._scorers(), ends, strict=True):
+            if scorer is not None:
+                scores[name] = sequence_scores(scorer, [h.tokens for h in hypotheses], finish=end).tolist()
         again = iter(
             self._ranked(replace(h, scores=replace(h.scores, **{name: found[k] for name, found in scores.items()})))
             for k, h in enumerate(hypotheses)
         )
         first = [sorted((next(again) for _ in nbest), key=lambda h: -h.score) for nbest in chosen]
         return [few + nbest[self.best :] for few, nbest in zip(first, lists, strict=True)]
+
+    def _scorers(self) -> tuple[TokenScorer | None, TokenScorer | None]:
+        """The LM and the subtracted scorer, as the weights smooth it; None where the search's scores are kept."""
+        lm = self.lm if self.weights.lm else None
+        if self.subtracted is None or not self.weights.subtracted:
+            return lm, None
+        return lm, smoothed(self.subtracted, self.weights.background, self.background)
 
     def _ranked(self, h: Hypothesis) -> Hypothesis:
         return replace(h, score=h.scores.fused(self.weights) / (len(h.tokens) + 1) ** self.length_normalisation)

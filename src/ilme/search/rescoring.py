@@ -1,13 +1,14 @@
 """Scores of whole token sequences under a scorer, each shared prefix computed once.
 
 A search runs only the scorers whose weight is not 0. To ask what another weight would have chosen, the
-hypotheses it found need the other scorers' scores too: `complete` fills them in.
+hypotheses it found need the other scorers' scores too: `complete` fills them in. What a subtracted scorer would say
+with another share of the background (`ilme.smoothing`) comes out of the same rows: any number of shares takes one pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,10 +18,12 @@ from ilme.errors import BadInputError
 from ilme.protocols import TokenScorer
 from ilme.runtime.state import select
 from ilme.search.hypothesis import Hypothesis, NBest
+from ilme.smoothing import Smoothing, uniform
 
-__all__ = ["IMPOSSIBLE", "SequenceScorer", "complete", "finite", "sequence_scores"]
+__all__ = ["IMPOSSIBLE", "SequenceScorer", "SmoothedLists", "complete", "finite", "sequence_scores", "smoothed_scores"]
 
 Tokens = tuple[int, ...]
+Smooth = Callable[[Tensor], Tensor]  # rows (n, V) to rows (n, V)
 ROWS = 1024  # prefixes scored at once
 IMPOSSIBLE = -1e5  # stands for log 0 in a list: finite, so that a weight of 0 takes it away
 
@@ -39,40 +42,55 @@ def sequence_scores(
         finish: Whether the end of the sentence is scored.
         rows: Most sequences that the scorer sees at once.
     """
+    return smoothed_scores(scorer, sequences, [lambda row: row], finish=finish, rows=rows)[:, 0]
+
+
+def smoothed_scores(
+    scorer: TokenScorer,
+    sequences: Sequence[Sequence[int]],
+    smoothings: Sequence[Smooth],
+    *,
+    finish: bool = False,
+    rows: int = ROWS,
+) -> Tensor:
+    """`sequence_scores` of a scorer smoothed in each of E ways, in one pass: (n, E) float64, on CPU."""
     plain = [tuple(int(t) for t in s) for s in sequences]
     size = len(scorer.tokens)
     bad = next((t for s in plain for t in s if not 0 <= t < size), None)
     if bad is not None:
         raise BadInputError(f"token id {bad} is not one of the scorer's {size} tokens")
-    found: dict[Tokens, float] = {}
+    found: dict[Tokens, Tensor] = {}
     ordered = sorted(set(plain))
     for begin in range(0, len(ordered), rows):
-        found.update(_tree_scores(scorer, ordered[begin : begin + rows], finish))
-    return torch.tensor([found[s] for s in plain], dtype=torch.float64)
+        found.update(_tree_scores(scorer, ordered[begin : begin + rows], smoothings, finish))
+    return torch.stack([found[s] for s in plain]) if plain else torch.zeros(0, len(smoothings), dtype=torch.float64)
 
 
 @torch.no_grad()
-def _tree_scores(scorer: TokenScorer, sequences: list[Tokens], finish: bool) -> dict[Tokens, float]:
-    """Level by level through the tree of prefixes; only prefixes whose row is read are scored."""
+def _tree_scores(
+    scorer: TokenScorer, sequences: list[Tokens], smoothings: Sequence[Smooth], finish: bool
+) -> dict[Tokens, Tensor]:
+    """Scores (E,) of each; level by level through the tree of prefixes, of which those are scored whose row is read."""
     wanted = set(sequences)
     read = {s[:d] for s in sequences for d in range(len(s))} | (wanted if finish else set())
-    out = {} if finish else {s: 0.0 for s in wanted if not s}
+    totals = torch.zeros(1, len(smoothings), dtype=torch.float64)
+    out = {} if finish else {s: totals[0] for s in wanted if not s}
     row, state = scorer.start(1)
     level: dict[Tokens, int] = {(): 0}  # the prefixes of this length that have a row, and which row it is
-    totals = torch.zeros(1, dtype=torch.float64)
     for depth in range(max(map(len, sequences), default=0) + 1):
+        ways = [smooth(row) for smooth in smoothings]
         if finish:
-            ends = scorer.finish(row).double().cpu() + totals
-            out.update({p: float(ends[k]) for p, k in level.items() if p in wanted})
+            ends = torch.stack([scorer.finish(way).double().cpu() for way in ways], 1) + totals
+            out.update({p: ends[k] for p, k in level.items() if p in wanted})
         children = list(dict.fromkeys(s[: depth + 1] for s in sequences if len(s) > depth))
         if not children:
             break
         parents = torch.tensor([level[c[:-1]] for c in children])
         labels = torch.tensor([c[-1] for c in children])
-        every = row.expand(len(row), len(scorer.tokens))  # a row of one number stands for every label
-        reached = totals[parents] + every[parents.to(row.device), labels.to(row.device)].double().cpu()
+        gains = [_picked(way, parents, labels, len(scorer.tokens)) for way in ways]
+        reached = totals[parents] + torch.stack(gains, 1)
         if not finish:
-            out.update({c: float(reached[k]) for k, c in enumerate(children) if c in wanted})
+            out.update({c: reached[k] for k, c in enumerate(children) if c in wanted})
         inner = [k for k, c in enumerate(children) if c in read]
         if not inner:
             break
@@ -81,6 +99,11 @@ def _tree_scores(scorer: TokenScorer, sequences: list[Tokens], finish: bool) -> 
         level = {children[k]: n for n, k in enumerate(inner)}
         totals = reached[keep]
     return out
+
+
+def _picked(rows: Tensor, parents: Tensor, labels: Tensor, size: int) -> Tensor:
+    """rows[parent, label] (m,) in float64, on CPU; a row of one number stands for every label."""
+    return rows.expand(len(rows), size)[parents.to(rows.device), labels.to(rows.device)].double().cpu()
 
 
 class SequenceScorer:
@@ -103,6 +126,49 @@ class SequenceScorer:
             scores = sequence_scores(self.scorer, new, finish=self.finish, rows=self.rows)
             self.known.update(zip(new, scores.tolist(), strict=True))
         return [self.known[s] for s in asked]
+
+
+class SmoothedLists:
+    """n-best lists as they would be with other shares ε of the background in what is subtracted.
+
+    A sequence is scored once for all shares, however many lists hold it.
+
+    Args:
+        scorer: What is subtracted, as it is.
+        shares: The values of ε.
+        background: log q (V,); None is uniform.
+        finish: Whether the end of the sentence is scored.
+        rows: Most sequences that the scorer sees at once.
+    """
+
+    def __init__(
+        self,
+        scorer: TokenScorer,
+        shares: Sequence[float],
+        *,
+        background: Tensor | None = None,
+        finish: bool = False,
+        rows: int = ROWS,
+    ) -> None:
+        self.scorer, self.shares, self.finish, self.rows = scorer, tuple(shares), finish, rows
+        log_q = uniform(scorer.tokens, scorer.device) if background is None else background
+        self.smoothings = [Smoothing(share, log_q) for share in self.shares]
+        self.known: dict[Tokens, list[float]] = {}
+
+    def __call__(self, lists: Mapping[str, NBest]) -> dict[float, dict[str, NBest]]:
+        """The lists with each share's subtracted scores, by share."""
+        found = (h.tokens for nbest in lists.values() for h in nbest)
+        new = list(dict.fromkeys(tokens for tokens in found if tokens not in self.known))
+        if new:
+            scores = smoothed_scores(self.scorer, new, self.smoothings, finish=self.finish, rows=self.rows)
+            self.known.update(zip(new, scores.tolist(), strict=True))
+        return {share: finite(self._with(lists, k)) for k, share in enumerate(self.shares)}
+
+    def _with(self, lists: Mapping[str, NBest], k: int) -> dict[str, NBest]:
+        return {
+            i: [replace(h, scores=replace(h.scores, subtracted=self.known[h.tokens][k])) for h in nbest]
+            for i, nbest in lists.items()
+        }
 
 
 def finite(lists: Mapping[str, NBest]) -> dict[str, NBest]:

@@ -44,7 +44,8 @@ class TransducerOptions:
         beam: Label sequences kept after each frame.
         nbest: Hypotheses returned for each utterance; 0 means the whole beam.
         max_symbols: Most labels emitted at one frame.
-        lm_eos: Add the scorers' end-of-sentence score after the last frame.
+        lm_eos: Add the external LM's end-of-sentence score after the last frame.
+        subtracted_eos: Subtract the subtracted LM's; None: as `lm_eos`.
         blank_aware: Scale the external LM's view of blank: a label adds λ ln(1 − p_blank), blank adds λ ln p_blank.
         blank_gate: Take a frame as blank for a hypothesis, without computing the vocabulary, when its log P(blank)
             is estimated above −blank_gate (see `ilme.search.gate`); 0 computes everything. Used on CPU, where it
@@ -62,6 +63,7 @@ class TransducerOptions:
     nbest: int = 0
     max_symbols: int = 3
     lm_eos: bool = False
+    subtracted_eos: bool | None = None
     blank_aware: bool = False
     blank_gate: float = 0.0
     shortlist: int = 64
@@ -82,6 +84,11 @@ class TransducerOptions:
             raise BadInputError(f"blank_gate must be a finite number of at least 0, got {self.blank_gate!r}")
         if math.isnan(self.labels_per_second) or self.labels_per_second < 0:
             raise BadInputError(f"labels_per_second must not be negative, got {self.labels_per_second!r}")
+
+    @property
+    def ends(self) -> tuple[bool, bool]:
+        """Whether the LM that is added, and the one that is subtracted, score the end."""
+        return self.lm_eos, self.lm_eos if self.subtracted_eos is None else self.subtracted_eos
 
 
 class Beam(NamedTuple):
@@ -240,7 +247,7 @@ class TransducerStream:
     def finish(self) -> list[NBest]:
         """The n-best lists, after the last frame."""
         beam = self.beam
-        if self.options.lm_eos:
+        if any(self.options.ends):
             beam = self._score_end(beam)
             beam = self._best(beam, self.options.beam)
         return self._read_out(beam, self.options.nbest or self.options.beam)
@@ -408,10 +415,14 @@ class TransducerStream:
         return wanted.flatten().nonzero().squeeze(1)
 
     def _score_end(self, beam: Beam) -> Beam:
-        slots = beam.slot.flatten()
-        lm = self.search.lm.finish(self.lm.read(slots, self.pool.labels)).view_as(beam.lm)
-        subtracted = self.search.subtracted.finish(self.subtracted.read(slots, self.pool.labels)).view_as(beam.lm)
-        return beam._replace(lm=beam.lm + lm, subtracted=beam.subtracted + subtracted)
+        slots, (lm, subtracted) = beam.slot.flatten(), self.options.ends
+        if lm:
+            ends = self.search.lm.finish(self.lm.read(slots, self.pool.labels))
+            beam = beam._replace(lm=beam.lm + ends.view_as(beam.lm))
+        if subtracted:
+            ends = self.search.subtracted.finish(self.subtracted.read(slots, self.pool.labels))
+            beam = beam._replace(subtracted=beam.subtracted + ends.view_as(beam.lm))
+        return beam
 
     def _read_out(self, beam: Beam, nbest: int) -> list[NBest]:
         total, path = self.total(beam).tolist(), beam.path.tolist()

@@ -352,7 +352,8 @@ class _Ranker:
 
     def errors(self, internal: InternalLM) -> float:
         scorer = internal if self.folds is None else fold_internal(internal, self.folds)
-        filled = complete(self.lists, subtracted=SequenceScorer(scorer, finish=self.recogniser.scores_end, rows=256))
+        end = self.recogniser.ends["subtracted"]
+        filled = complete(self.lists, subtracted=SequenceScorer(scorer, finish=end, rows=256))
         built = build_lists(
             filled,
             self.references,

@@ -204,7 +204,8 @@ def _search_errors(
     for u in chosen:
         if normalise(lists[u.id][0].text) != normalise(u.text):
             encoded = recogniser.encode([u.samples(recogniser.rate)])
-            known[u.id] = [forced(recogniser, encoded, recogniser.tokenizer.encode(u.text))]
+            spoken = recogniser.tokenizer.encode(u.text)
+            known[u.id] = [forced(recogniser, encoded, spoken, plan.weights)]
     references = {u.id: u.text for u in chosen}
     found = search_errors(lists, known, references, plan.weights, normaliser_name=plan.normaliser)
     return {"right": found.right, "search": found.search, "model": found.model}
