@@ -131,6 +131,7 @@ def test_quantised_weights_are_within_half_a_step(kind: str, tmp_path: Path) -> 
     assert all(value.dtype == torch.float32 for value in near.values())
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_a_model(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
