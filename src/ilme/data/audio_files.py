@@ -50,11 +50,17 @@ def find_audio(patterns: Sequence[str | Path]) -> list[AudioFile]:
             below = path.relative_to(_root(pattern)) if found else Path(place.name or "root")
             whole.setdefault(place, (path, below))
     names = list(dict.fromkeys(below for _, below in whole.values()))
-    shared = Counter(n.with_suffix("") for n in names)
-    short = {n: n if shared[n.with_suffix("")] > 1 else n.with_suffix("") for n in names}
-    if len(set(short.values())) < len(names):  # a.wav, a.flac and a.wav.mp3
-        short = {n: n for n in names}
+    short = _different(names)
     return [AudioFile(path, short[below].as_posix()) for path, below in whole.values()]
+
+
+def _different(names: Sequence[Path]) -> dict[Path, Path]:
+    """Each without its suffix; those that would be alike keep it, and nobody else."""
+    short = {n: n.with_suffix("") for n in names}
+    while len(set(short.values())) < len(names):  # twice for a.wav, a.flac and a.wav.mp3
+        shared = Counter(short.values())
+        short = {n: n if shared[s] > 1 else s for n, s in short.items()}
+    return short
 
 
 def _root(pattern: str) -> Path:
