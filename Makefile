@@ -13,7 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,kernels,dev
+EXTRAS := train,synth,natural,hf,openai,whisper-metrics,onnx,kernels,serve,dev
 
 ROUNDS ?= 5
 QUICK := $(addprefix tests/,adapters evaluation ilm lm losses models recogniser runtime search testing workflows) \

@@ -22,7 +22,7 @@ FLOORS = (  # from the ground up
     ("evaluation",),
     ("tuning", "report"),
     ("workflows", "testing"),
-    ("study",),
+    ("study", "serve"),
     ("commands",),
     ("cli",),
 )

@@ -22,6 +22,7 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
             "ilme.commands.transcribe:transcribe",
             "audio files to text, with an adapted domain or a model as it is",
         ),
+        "serve": ("ilme.commands.serve:serve", "domains as a service that OpenAI's clients can call"),
         "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
         "doctor": ("ilme.commands.doctor:doctor", "what this machine has, and what to do about each problem"),
     },

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 from ilme.errors import IlmeError
 
-__all__ = ["cores", "in_processes", "ordered_map"]
+__all__ = ["Worker", "cores", "in_processes", "interrupts_blocked", "ordered_map"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -107,7 +107,7 @@ def _results(
                 taken += 1
             if taken == given:
                 return
-            busy: dict[Any, _Worker] = {worker.line: worker for worker in workers if worker.held}
+            busy: dict[Any, Worker] = {worker.line: worker for worker in workers if worker.held}
             for line in wait(list(busy), timeout=0 if given in results else None):
                 number, done = busy[line].hear()
                 if done is not None:
@@ -118,12 +118,12 @@ def _results(
 
 
 @contextmanager
-def _started(count: int, work: Any) -> Iterator[list[_Worker]]:
+def _started(count: int, work: Any) -> Iterator[list[Worker]]:
     """Processes that have been sent the work; they are ended at the end, whatever it is."""
-    workers: list[_Worker] = []
+    workers: list[Worker] = []
     try:
-        with _interrupts_blocked():
-            workers.extend(_Worker() for _ in range(count))
+        with interrupts_blocked():
+            workers.extend(Worker() for _ in range(count))
         message = pickle.dumps(work)
         for worker in workers:  # when all are starting: the message of a large work waits for its process
             worker.tell(message)
@@ -137,7 +137,7 @@ def _started(count: int, work: Any) -> Iterator[list[_Worker]]:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Processes that start in here do not see Ctrl-C, which reaches them all, not even while they import modules."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -167,7 +167,7 @@ class _Done:
     result: Any
 
 
-class _Worker:
+class Worker:
     """A process as its parent sees it: it is told the work, then items, and answers with progress, result or error."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from ilme.data.audio import audio_info
 from ilme.data.audio_files import AudioFile, find_audio
@@ -30,12 +30,23 @@ from ilme.runtime.files import file_hash
 from ilme.runtime.locks import only_run
 from ilme.workflows.options import TranscribeOptions
 
-__all__ = ["Job", "Outcome", "Output", "TranscribeOptions", "run_job", "transcribe", "transcribe_files"]
+__all__ = [
+    "Job",
+    "Outcome",
+    "Output",
+    "TranscribeOptions",
+    "recognise_windows",
+    "run_job",
+    "take_batch",
+    "transcribe",
+    "transcribe_files",
+]
 
 BASELINE = "baseline"  # between the name and the suffix of a transcript without fusion
 JOURNAL = ".ilme-transcribe"
 AHEAD = 4  # batches of windows that are read before the next is chosen: enough to find windows of like length
 Progress = Callable[[float, float], None]  # (seconds done, of how many)
+Waiting = TypeVar("Waiting")
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,8 @@ def transcribe_files(
     open_files = [_OpenFile(file) for file in files]
     done = 0.0
     for batch in _batches(recogniser, open_files, options):
-        for part, segments in zip(batch, _recognised(recogniser, batch, options), strict=True):
+        found = recognise_windows(recogniser, [part.window for part in batch], options.baseline)
+        for part, segments in zip(batch, found, strict=True):
             part.file.add(part.place, segments)
             done += part.window.end - part.window.start
         if progress is not None:
@@ -237,26 +249,26 @@ def _batches(recogniser: Recogniser, files: Iterable[_OpenFile], options: Transc
         waiting.append(part)
         held += _length(part)
         while held >= AHEAD * options.batch_seconds or len(waiting) >= AHEAD * options.batch_size:
-            batch = _take(waiting, options)
+            batch = take_batch(waiting, _length, options)
             held -= sum(map(_length, batch))
             yield batch
     while waiting:
-        yield _take(waiting, options)
+        yield take_batch(waiting, _length, options)
 
 
-def _take(waiting: list[_Part], options: TranscribeOptions) -> list[_Part]:
-    """The part that waits longest, and those nearest to it in length; taken out of `waiting`."""
+def take_batch(waiting: list[Waiting], length: Callable[[Waiting], float], options: TranscribeOptions) -> list[Waiting]:
+    """What waits longest, and what is nearest to it in seconds of audio; taken out of `waiting`."""
     first = waiting[0]
-    near = sorted(waiting, key=lambda p: (p is not first, abs(_length(p) - _length(first))))
-    batch: list[_Part] = []
+    near = sorted(waiting, key=lambda w: (w is not first, abs(length(w) - length(first))))
+    batch: list[Waiting] = []
     longest = 0.0
-    for part in near[: options.batch_size]:
-        longest = max(longest, _length(part))
+    for one in near[: options.batch_size]:
+        longest = max(longest, length(one))
         if batch and longest * (len(batch) + 1) > options.batch_seconds:
             break
-        batch.append(part)
-    taken = {id(part) for part in batch}
-    waiting[:] = [part for part in waiting if id(part) not in taken]
+        batch.append(one)
+    taken = {id(one) for one in batch}
+    waiting[:] = [one for one in waiting if id(one) not in taken]
     return batch
 
 
@@ -264,22 +276,21 @@ def _length(part: _Part) -> float:
     return part.window.end - part.window.start
 
 
-def _recognised(
-    recogniser: Recogniser, batch: Sequence[_Part], options: TranscribeOptions
+def recognise_windows(
+    recogniser: Recogniser, windows: Sequence[Window], baseline: bool = False
 ) -> list[tuple[list[Segment], list[Segment] | None] | str]:
-    """The segments of each part, with fusion and without; a message in place of those that cannot be searched.
+    """The segments of each window, with fusion and without; a message in place of those that cannot be searched.
 
-    If a batch fails, its parts are tried one by one, so that one odd recording fails alone.
+    If a batch fails, its windows are tried one by one, so that one odd recording fails alone.
     """
-    windows = [part.window for part in batch]
     try:
         fused = recogniser.recognise(windows)
-        plain = recogniser.without_fusion().recognise(windows) if options.baseline else [None] * len(windows)
+        plain = recogniser.without_fusion().recognise(windows) if baseline else [None] * len(windows)
         return list(zip(fused, plain, strict=True))
     except (IlmeError, RuntimeError, ValueError, IndexError) as error:
-        if len(batch) == 1:
+        if len(windows) == 1:
             return [f"it could not be recognised: {error}"]
-        return [found for part in batch for found in _recognised(recogniser, [part], options)]
+        return [found for window in windows for found in recognise_windows(recogniser, [window], baseline)]
 
 
 def _finished(files: Sequence[_OpenFile]) -> Iterator[Outcome]:

@@ -1,0 +1,81 @@
+"""`ilme serve`: domains as a service, and a page."""
+
+from __future__ import annotations
+
+from ilme.runtime.formats import Format
+from ilme.serve.options import ServeOptions
+
+OPTIONS = ServeOptions()
+SHOWN = {
+    "serve": (
+        "domains",
+        "model",
+        "host",
+        "port",
+        "workers",
+        "key",
+        "origins",
+        "device",
+        "format",
+        "language",
+        "options.queue",
+        "options.upload_mb",
+        "options.longest",
+        "options.batch_seconds",
+        "options.log_text",
+    )
+}
+
+
+def serve(
+    domains: list[str],
+    model: str = "",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    key: str = "",
+    origins: list[str] | None = None,
+    device: str = "cpu",
+    format: Format = "float32",
+    language: str = "",
+    prompt: str = "",
+    ranks: str = "",
+    options: ServeOptions = OPTIONS,
+) -> None:
+    """Serve domain folders, or a model as it is, to OpenAI's clients.
+
+    POST /v1/audio/transcriptions takes audio as OpenAI's service does, with the name of a domain as the model. SIGTERM
+    and Ctrl-C let what is under way be finished.
+
+    Example:
+        ilme serve my-domain --port 8000
+        ilme serve my-domain bundled/rnnt --host 0.0.0.0 --key SECRET
+
+    Args:
+        domains: Domain folders, or models as they are; each is served under the last part of its name.
+        model: Where the domains' model is now, if it has moved.
+        host: Address to listen at; 0.0.0.0 lets other machines in.
+        port: To listen at.
+        workers: Processes that decode; 0 decodes in this one.
+        key: What clients must send as bearer key; the variable ILME_KEY if not given, and nobody is asked without one.
+        origins: Other sites whose pages may call, such as https://example.org.
+        device: Where everything runs.
+        format: Of the weights on a CPU: float32, bfloat16 or int8.
+        language: Language of multilingual models.
+        prompt: Text that Whisper is told came before.
+        ranks: The .tiktoken file of an OpenAI .pt.
+        options: Limits, batches, time-outs.
+    """
+    import os
+
+    from ilme.commands.models import model_options
+    from ilme.errors import UsageError
+    from ilme.serve.run import jobs_of
+    from ilme.serve.run import serve as run
+
+    if workers < 0:
+        raise UsageError(f"workers must not be negative, got {workers}")
+    jobs = jobs_of(domains, model, device, format, model_options(language, prompt, ranks))
+    print(f"serving {', '.join(jobs)} at http://{host}:{port}", flush=True)
+    key = key or os.environ.get("ILME_KEY", "")
+    run(jobs, host=host, port=port, workers=workers, key=key, origins=origins or (), options=options)

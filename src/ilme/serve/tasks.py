@@ -1,0 +1,125 @@
+"""What a worker is asked to do. A task travels to it, runs on its recognisers, and its result travels back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ilme.recogniser.recogniser import Recogniser
+from ilme.recogniser.transcripts import Segment
+from ilme.recogniser.windows import Window
+from ilme.serve.voice import VoiceActivity
+from ilme.workflows.transcribe import Job, recognise_windows
+
+__all__ = ["About", "Describe", "Failure", "Recognise", "Shelf", "Task"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """In place of a result.
+
+    Attributes:
+        message: What went wrong, for the client.
+    """
+
+    message: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What the service must know of a domain.
+
+    Attributes:
+        kind: Of the model, such as `whisper`.
+        rate: Samples a second that it wants.
+        window: Seconds that it takes at once.
+        language: That it writes.
+        lm, subtracted, length: The fusion weights.
+    """
+
+    kind: str
+    rate: int
+    window: float
+    language: str
+    lm: float
+    subtracted: float
+    length: float
+
+
+class Shelf:
+    """The recognisers of one worker, each loaded when it is first asked for.
+
+    Args:
+        voice_activity: Whether a model decides if anything is said.
+    """
+
+    def __init__(self, voice_activity: bool = True) -> None:
+        self._loaded: dict[str, tuple[Job, Recogniser]] = {}
+        self.voice = VoiceActivity() if voice_activity else None
+        self.kept: dict[str, Any] = {}  # what a task leaves for the next, by a name of its own
+
+    def recogniser(self, name: str, job: Job) -> Recogniser:
+        known = self._loaded.get(name)
+        if known is None or known[0] != job:
+            known = self._loaded[name] = job, job.load()
+        return known[1]
+
+    def is_spoken(self, window: Window, rate: int) -> bool:
+        return self.voice is None or self.voice.is_spoken(window.samples, rate)
+
+
+class Task(Protocol):
+    """Something to do on a shelf."""
+
+    def run(self, shelf: Shelf) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Loads a domain and says what it is."""
+
+    name: str
+    job: Job
+
+    def run(self, shelf: Shelf) -> About:
+        recogniser = shelf.recogniser(self.name, self.job)
+        options = getattr(recogniser.model, "options", None)
+        weights = recogniser.weights
+        return About(
+            kind=str(getattr(recogniser.model, "kind", "own")),
+            rate=recogniser.rate,
+            window=recogniser.window,
+            language=str(getattr(options, "language", "") or "en"),
+            lm=weights.lm,
+            subtracted=weights.subtracted,
+            length=weights.length,
+        )
+
+
+@dataclass(frozen=True)
+class Recognise:
+    """Windows of one domain to segments; of several recordings, if they came together.
+
+    Attributes:
+        name, job: The domain.
+        windows: What is to be heard.
+        settings: What was asked for, such as phrases; the same for all of them.
+    """
+
+    name: str
+    job: Job
+    windows: Sequence[Window]
+    settings: tuple[tuple[str, Any], ...] = field(default=())
+
+    def run(self, shelf: Shelf) -> list[list[Segment] | Failure]:
+        recogniser = shelf.recogniser(self.name, self.job)
+        spoken = [w for w in self.windows if shelf.is_spoken(w, recogniser.rate)]
+        found = dict(zip(map(id, spoken), recognise_windows(recogniser, spoken) if spoken else (), strict=True))
+        return [self._result(window, found.get(id(window))) for window in self.windows]
+
+    @staticmethod
+    def _result(window: Window, found: tuple[list[Segment], list[Segment] | None] | str | None) -> Any:
+        if found is None:
+            return [Segment(window.start, window.end, "")]
+        return Failure(found) if isinstance(found, str) else found[0]

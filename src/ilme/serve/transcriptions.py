@@ -1,0 +1,195 @@
+"""POST /v1/audio/transcriptions: what was asked for, and the answer, whole or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+from starlette.datastructures import FormData, UploadFile
+
+from ilme.errors import IlmeError
+from ilme.recogniser.transcripts import Segment, Transcript
+from ilme.serve.formats import FORMATS, GRANULARITIES, answer, event
+from ilme.serve.guard import error_body
+from ilme.serve.service import Recording, RequestError, Service, Settings
+from ilme.serve.uploads import on_disk
+
+__all__ = ["Asked", "complete", "streamed"]
+
+PHRASES = 5000  # of a request, most
+log = logging.getLogger("ilme.serve")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The fields of a request, checked.
+
+    Attributes:
+        upload: The file.
+        name: The domain.
+        format: Of the answer.
+        granularities: What a verbose answer times.
+        stream: Whether the answer comes as it is found.
+        language: That the client says is spoken; empty if it does not say.
+        temperature: As the client gave it.
+        settings: What changes the search.
+    """
+
+    upload: UploadFile
+    name: str
+    format: str
+    granularities: tuple[str, ...]
+    stream: bool
+    language: str
+    temperature: float
+    settings: Settings
+
+    @classmethod
+    def read(cls, form: FormData, service: Service) -> Asked:
+        """Reads a form as OpenAI's API does; what it does not know there is passed over here, too."""
+        upload = form.get("file")
+        if not isinstance(upload, UploadFile):
+            raise RequestError("send the audio in the field file", 400, "file")
+        name = service.domain(_text(form, "model"))
+        format = _text(form, "response_format") or "json"
+        if format not in FORMATS:
+            raise RequestError(
+                f"no format is called {format!r}; there are {', '.join(FORMATS)}", 400, "response_format"
+            )
+        wanted = tuple(str(g) for key in _both("timestamp_granularities") for g in form.getlist(key))
+        if wanted and format != "verbose_json":
+            raise RequestError(
+                "timestamp_granularities need response_format=verbose_json", 400, "timestamp_granularities"
+            )
+        if unknown := [g for g in wanted if g not in GRANULARITIES]:
+            raise RequestError(f"there is no granularity {unknown[0]!r}; there are word and segment", 400)
+        return cls(
+            upload=upload,
+            name=name,
+            format=format,
+            granularities=wanted or ("segment",),
+            stream=_text(form, "stream").lower() in ("true", "1"),
+            language=_text(form, "language").lower(),
+            temperature=_temperature(_text(form, "temperature")),
+            settings=_settings(form),
+        )
+
+    @property
+    def title(self) -> str:
+        """What the client calls its file."""
+        return (self.upload.filename or "the upload")[:200]
+
+    def check_language(self, language: str) -> None:
+        if self.language and self.language != language:
+            raise RequestError(f"{self.name} writes {language}, not {self.language!r}", 400, "language")
+
+
+def _both(name: str) -> tuple[str, str]:
+    """A list's name, as curl's users and as clients write it."""
+    return name, f"{name}[]"
+
+
+def _text(form: FormData, name: str) -> str:
+    value = form.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text or 0)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise RequestError(f"temperature is a number between 0 and 1, not {text[:20]!r}", 400, "temperature")
+    return value
+
+
+def _settings(form: FormData) -> Settings:
+    """What changes the search: the phrases to listen for, one in a line or as a list."""
+    phrases: list[str] = []
+    for key in (*_both("hotwords"), *_both("keywords")):
+        for value in form.getlist(key):
+            phrases += [p for line in str(value).splitlines() for p in line.split(",")]
+    phrases = [p.strip() for p in phrases if p.strip()]
+    if len(phrases) > PHRASES:
+        raise RequestError(f"at most {PHRASES} hotwords are taken, not {len(phrases)}", 400, "hotwords")
+    return (("phrases", tuple(dict.fromkeys(phrases))),) if phrases else ()
+
+
+async def complete(service: Service, asked: Asked, path: Path) -> Response:
+    """The whole answer."""
+    try:
+        async with asyncio.timeout(service.options.timeout):
+            recording = await _opened(service, asked, path)
+            found = [s async for segments in service.segments(recording) for s in segments]
+    except TimeoutError:
+        raise _too_slow(service) from None
+    transcript = _noted(service, Transcript(tuple(found), recording.seconds, asked.title))
+    language = service.about[asked.name].language
+    body, kind = answer(transcript, asked.format, language, asked.granularities, asked.temperature)
+    return Response(body, media_type=kind)
+
+
+async def streamed(service: Service, asked: Asked, form: FormData) -> Response:
+    """Events as windows are recognised; what is wrong with the audio is said before the first of them."""
+    held = AsyncExitStack()
+    held.push_async_callback(form.close)
+    try:
+        path = await held.enter_async_context(on_disk(asked.upload))
+        recording = await _opened(service, asked, path)
+        held.enter_context(service.admitted())  # until the last event, when the request itself is long answered
+    except BaseException:
+        await held.aclose()
+        raise
+
+    async def events() -> AsyncIterator[str]:
+        async with held:
+            async for line in _events(service, asked, recording):
+                yield line
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _events(service: Service, asked: Asked, recording: Recording) -> AsyncIterator[str]:
+    found: list[Segment] = []
+    try:
+        async with asyncio.timeout(service.options.timeout):
+            async for segments in service.segments(recording):
+                delta = " ".join(s.text for s in segments if s.text)
+                before = any(s.text for s in found)
+                found += segments
+                if delta:
+                    yield event({"type": "transcript.text.delta", "delta": f" {delta}" if before else delta})
+    except TimeoutError:
+        yield event(error_body(str(_too_slow(service)), 503))
+        return
+    except IlmeError as error:  # the status has been sent: the client finds it among the events
+        yield event(error_body(str(error), 500))
+        return
+    transcript = _noted(service, Transcript(tuple(found), recording.seconds, asked.title))
+    done: dict[str, Any] = {"type": "transcript.text.done", "text": transcript.text}
+    yield event(done)
+    yield event("[DONE]")
+
+
+async def _opened(service: Service, asked: Asked, path: Path) -> Recording:
+    asked.check_language((await service.known(asked.name)).language)
+    return await service.open(path, asked.title, asked.name, asked.settings)
+
+
+def _noted(service: Service, transcript: Transcript) -> Transcript:
+    """What was said is written to the log if that was asked for, and else nowhere."""
+    if service.options.log_text:
+        log.info("%.1f s: %s", transcript.seconds, transcript.text)
+    return transcript
+
+
+def _too_slow(service: Service) -> RequestError:
+    return RequestError(f"it took more than {service.options.timeout:.0f} s; cut the recording", 503)
