@@ -69,6 +69,12 @@ def test_trains_an_rnnt_and_resumes_it(corpus: Path, tmp_path: Path, capsys: pyt
     assert "6 steps" in capsys.readouterr().out
 
 
+def test_trains_a_factorised_transducer_with_its_internal_lm(corpus: Path, tmp_path: Path) -> None:
+    assert train("rnnt", *speech_words(corpus, tmp_path), "--hat", "rnnt.ilmt=0.3") == 0
+    assert load_checkpoint(tmp_path, "rnnt").model.config.hat
+    assert all("ilm_loss" in row for row in read_metrics(tmp_path / "metrics.jsonl") if "rate" in row)
+
+
 def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Path, tmp_path: Path) -> None:
     words = ["data.resident=true", "data.noise.white=1.0", "model.ctc=true", "aed.ctc=0.3", "aed.sampling=0.5"]
     words += ["data.easy_first=true", "aed.flat=2"]

@@ -47,3 +47,19 @@ def test_a_vector_of_another_width_is_refused(model, off):
         CheckpointError, match=rf"vector of \({width + off},\) in place of acoustic terms of \({width},\)"
     ):
         restored(model, "mean-encoder", {"vector": torch.zeros(width + off)}, 1.0)
+
+
+@torch.no_grad()
+def test_the_internal_lm_of_hat_is_its_labels_softmax_without_the_acoustic_term():
+    """Computed from the weights in float64; what the sigmoid says of blank has no part in it."""
+    model = network("rnnt", hat=True)
+    labels = [3, 7, 2]
+    rows, state = TransducerInternalLM(model).start(1)
+    for u in range(len(labels) + 1):
+        g = model.predict_all(torch.tensor([labels[:u]], dtype=torch.long))[0, -1]
+        z = model.output.weight @ torch.tanh(g) + model.output.bias
+        wanted = z[1:].exp() / z[1:].exp().sum()  # blank is id 0
+        torch.testing.assert_close(rows[0, 1:].exp(), wanted, rtol=1e-12, atol=0)
+        model.output.bias[0] += 1.0
+        if u < len(labels):
+            rows, state = TransducerInternalLM(model).score(torch.tensor([labels[u]]), state)

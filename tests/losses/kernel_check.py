@@ -12,13 +12,13 @@ from tests.losses.transducer_oracles import loss_and_gradients, plain_loss, rand
 
 
 def check_transducer(device: str) -> None:
-    for U, activation in ((5, "tanh"), (3, "relu"), (0, "tanh")):
-        case = random_case(B=3, T=9, U=U, V=13, J=24, seed=U, blank=2, activation=activation)
+    for U, activation, hat in ((5, "tanh", False), (3, "relu", False), (0, "tanh", False), (5, "tanh", True)):
+        case = random_case(B=3, T=9, U=U, V=13, J=24, seed=U, blank=2, activation=activation, factorised=hat)
         weights = torch.tensor([1.0, -0.3, 2.5 if U else 0.0], dtype=torch.float64)
         wanted = loss_and_gradients(plain_loss(case), case, weights)
         for dtype, bar in ((torch.float32, 1e-4), (torch.float16, 2e-2), (torch.bfloat16, 2e-2)):
             ours = case.to(device, torch.float32)
-            plan = rnnt.TilePlan(2, activation, dtype, rnnt.SKIP_BELOW[dtype], 17, True)
+            plan = rnnt.TilePlan(2, activation, dtype, rnnt.SKIP_BELOW[dtype], 17, True, hat)
             loss = rnnt._RnntLoss.apply(plan, *ours.leaves, ours.labels, ours.f_lengths, ours.label_lengths)
             found = loss_and_gradients(loss, ours, weights)
             errors = [relative_error(a, b) for a, b in zip(found, wanted, strict=True)]

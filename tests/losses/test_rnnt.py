@@ -27,42 +27,52 @@ from .transducer_oracles import (
     V=st.integers(2, 5),
     blank=st.integers(0, 1),
     seed=st.integers(0, 10_000),
+    factorised=st.booleans(),
 )
-def test_is_the_sum_over_every_alignment(B: int, T: int, U: int, V: int, blank: int, seed: int) -> None:
-    case = random_case(B, T, U, V, J=4, seed=seed, blank=blank)
-    loss = rnnt_loss(*case.arguments(), tile_cells=3)
+def test_is_the_sum_over_every_alignment(
+    B: int, T: int, U: int, V: int, blank: int, seed: int, factorised: bool
+) -> None:
+    case = random_case(B, T, U, V, J=4, seed=seed, blank=blank, factorised=factorised)
+    loss = rnnt_loss(*case.arguments(), tile_cells=3, factorised=factorised)
     torch.testing.assert_close(loss.tolist(), brute_force_loss(case), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("factorised", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize(
     ("dtype", "bar"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)], ids=str
 )
-def test_loss_and_gradients_match_a_float64_recursion(dtype: torch.dtype, bar: float, activation: str) -> None:
-    case = random_case(B=3, T=9, U=5, V=13, J=16, seed=3, blank=2, activation=activation)
+def test_loss_and_gradients_match_a_float64_recursion(
+    dtype: torch.dtype, bar: float, activation: str, factorised: bool
+) -> None:
+    case = random_case(B=3, T=9, U=5, V=13, J=16, seed=3, blank=2, activation=activation, factorised=factorised)
     weights = torch.tensor([1.0, -0.3, 2.5], dtype=torch.float64)
     wanted = loss_and_gradients(plain_loss(case), case, weights)
     ours = case.to(dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    loss = rnnt_loss(*ours.arguments(), dtype=dtype, tile_cells=17)
+    loss = rnnt_loss(*ours.arguments(), dtype=dtype, tile_cells=17, factorised=factorised)
     for name, found, want in zip(
         ("loss", "f", "g", "weight", "bias"), loss_and_gradients(loss, ours, weights), wanted, strict=True
     ):
         assert relative_error(found, want) < bar, name
 
 
-def test_float32_stays_exact_on_long_peaked_utterances() -> None:
+@pytest.mark.parametrize("factorised", [False, True])
+def test_float32_stays_exact_on_long_peaked_utterances(factorised: bool) -> None:
     case = random_case(B=2, T=90, U=25, V=40, J=24, seed=1, scale=6.0)
-    wanted = loss_and_gradients(rnnt_loss(*case.arguments(), skip_below=0.0), case, torch.ones(2))
+    exact = rnnt_loss(*case.arguments(), skip_below=0.0, factorised=factorised)
+    wanted = loss_and_gradients(exact, case, torch.ones(2))
     ours = case.to(dtype=torch.float32)
-    for found, want in zip(loss_and_gradients(rnnt_loss(*ours.arguments()), ours, torch.ones(2)), wanted, strict=True):
+    loss = rnnt_loss(*ours.arguments(), factorised=factorised)
+    for found, want in zip(loss_and_gradients(loss, ours, torch.ones(2)), wanted, strict=True):
         assert relative_error(found, want) < 1e-4
 
 
-def test_gradients_match_finite_differences() -> None:
+@pytest.mark.parametrize("factorised", [False, True])
+def test_gradients_match_finite_differences(factorised: bool) -> None:
     case = random_case(B=2, T=4, U=2, V=5, J=3, seed=5)
 
     def loss(*leaves: torch.Tensor) -> torch.Tensor:
-        return rnnt_loss(*leaves, case.labels, case.f_lengths, case.label_lengths, tile_cells=5)
+        return rnnt_loss(*leaves, case.labels, case.f_lengths, case.label_lengths, tile_cells=5, factorised=factorised)
 
     assert torch.autograd.gradcheck(loss, case.leaves)
 
@@ -104,6 +114,17 @@ def test_empty_transcript_is_all_blanks() -> None:
     case = random_case(B=1, T=4, U=0, V=3, J=5)
     blanks = torch.log_softmax(torch.tanh(case.f + case.g) @ case.weight.T + case.bias, -1)[0, :, 0]
     torch.testing.assert_close(rnnt_loss(*case.arguments())[0], -blanks.sum())
+
+
+@pytest.mark.parametrize("logit", [-200.0, 200.0])
+def test_a_factorised_blank_may_be_certain(logit: float) -> None:
+    """σ(±200) is 0 or 1 to any precision that a number has: the loss and its gradients stay finite."""
+    case = random_case(B=1, T=3, U=2, V=5, J=4).to(dtype=torch.float32)
+    with torch.no_grad():
+        case.bias[0] = logit
+    loss = rnnt_loss(*case.arguments(), factorised=True)
+    assert torch.isfinite(loss).all()
+    assert all(torch.isfinite(x).all() for x in torch.autograd.grad(loss.sum(), case.leaves))
 
 
 def test_autocast_makes_16_bit_tiles_and_keeps_float32_gradients() -> None:

@@ -23,6 +23,7 @@ class Case:
     label_lengths: Tensor
     blank: int = 0
     activation: str = "tanh"
+    factorised: bool = False  # blank by a sigmoid, labels by a softmax of their own
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -32,7 +33,7 @@ class Case:
         """A copy whose float tensors are leaves of that device and number format."""
         moved = [x.detach().to(device=device, dtype=dtype).requires_grad_() for x in self.leaves]
         rest = [x.to(device) for x in (self.labels, self.f_lengths, self.label_lengths)]
-        return Case(*moved, *rest, self.blank, self.activation)
+        return Case(*moved, *rest, self.blank, self.activation, self.factorised)
 
     def arguments(self) -> tuple[object, ...]:
         return (*self.leaves, self.labels, self.f_lengths, self.label_lengths, self.blank, self.activation)
@@ -49,6 +50,7 @@ def random_case(
     blank: int = 0,
     activation: str = "tanh",
     scale: float = 1.0,
+    factorised: bool = False,
 ) -> Case:
     """A ragged float64 batch; the first utterance is full, so that every padding size occurs."""
     r = torch.Generator().manual_seed(seed)
@@ -72,13 +74,20 @@ def random_case(
         label_lengths,
         blank,
         activation,
+        factorised,
     ).to(dtype=torch.float64)
 
 
 def log_probabilities(case: Case) -> Tensor:
     h = case.f[:, :, None] + case.g[:, None]
     h = h.tanh() if case.activation == "tanh" else h.relu()
-    return (h @ case.weight.T + case.bias).log_softmax(-1)
+    z = h @ case.weight.T + case.bias
+    if not case.factorised:
+        return z.log_softmax(-1)
+    labels = [v for v in range(z.shape[-1]) if v != case.blank]
+    p = z[..., case.blank, None].sigmoid()
+    shares = (1 - p) * z[..., labels].softmax(-1)
+    return torch.cat([shares[..., : case.blank], p, shares[..., case.blank :]], -1).log()
 
 
 def plain_loss(case: Case) -> Tensor:

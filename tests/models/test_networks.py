@@ -12,7 +12,7 @@ from ilme.models import build, preset
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig, LSTMEncoder
 from ilme.models.rnnt import PRESETS, RNNT, RNNTConfig
-from ilme.testing import numbered_tokens
+from ilme.testing import check_transducer, numbered_tokens
 
 
 def network(kind, dtype=torch.float64, **changes):
@@ -60,6 +60,25 @@ def test_a_stateless_prediction_network_forgets():
     a = model.predict_all(torch.tensor([[3, 4, 5, 6]]))
     b = model.predict_all(torch.tensor([[7, 8, 5, 6]]))
     assert torch.equal(a[:, 4], b[:, 4]) and not torch.equal(a[:, 3], b[:, 3])
+
+
+@torch.no_grad()
+def test_hat_has_blank_by_a_sigmoid_and_labels_by_a_softmax():
+    model = network("rnnt", hat=True)
+    f, g = torch.randn(2, 5, 64, dtype=torch.float64)
+    z = torch.tanh(f + g) @ model.output.weight.T + model.output.bias
+    blank = 1 / (1 + torch.exp(-z[:, :1]))
+    wanted = torch.cat([blank, (1 - blank) * z[:, 1:].softmax(-1)], 1)
+    torch.testing.assert_close(model.join(f, g).softmax(-1), wanted, rtol=1e-12, atol=0)
+    every = torch.tensor([4, 0, *(i for i in range(1, 11) if i != 4)])
+    torch.testing.assert_close(model.join_some(f, g, every), model.join(f, g)[:, every], rtol=1e-12, atol=1e-12)
+    few = model.join_some(f, g, torch.tensor([0, 3, 5])).log_softmax(-1)
+    torch.testing.assert_close(few[:, :1], blank.log(), rtol=1e-12, atol=1e-12)  # without the rest it is blank's own
+
+
+def test_hat_keeps_the_contract_of_a_transducer():
+    model = network("rnnt", torch.float32, hat=True)
+    check_transducer(model, torch.randn(2, 9, 240), torch.tensor([9, 6]), labels=[3, 7])
 
 
 @torch.no_grad()

@@ -91,18 +91,19 @@ def test_int8_survives_zero_and_huge_rows():
     assert distance(found[1], x[1] @ weight.T + bias) < 0.02
 
 
-def tiny_rnnt():
+def tiny_rnnt(hat=False):
     torch.manual_seed(3)
     config = RNNTConfig(
         encoder=EncoderConfig(features=5, hidden=6, layers=1),
-        embedding=12, prediction_hidden=16, prediction_layers=2, projection=12, joint=16,
+        embedding=12, prediction_hidden=16, prediction_layers=2, projection=12, joint=16, hat=hat,
     )  # fmt: skip
     return RNNT(config, numbered_tokens(20, "transducer")).eval()
 
 
+@pytest.mark.parametrize("hat", [False, True])
 @torch.no_grad()
-def test_a_whole_network_keeps_its_parameters_and_its_answers():
-    model = tiny_rnnt()
+def test_a_whole_network_keeps_its_parameters_and_its_answers(hat):
+    model = tiny_rnnt(hat)
     before = {name: p.clone() for name, p in model.state_dict().items()}
     labels, f = torch.arange(1, 6), torch.randn(5, 16)
 

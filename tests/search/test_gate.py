@@ -55,6 +55,19 @@ def test_the_rest_of_the_units_is_that_of_the_empty_sequence(model):
             torch.testing.assert_close(found[0], kept.log_softmax(0)[0])
 
 
+@torch.no_grad()
+def test_of_a_factorised_transducer_it_is_never_too_sure_of_blank():
+    f = acoustics(5, 6)
+    model = transducer(3, UNITS, hat=True)
+    g, _ = model.predict(torch.tensor([4]), model.start(1)[1])
+    for shortlist, exact in ((2, False), (UNITS - 1, True)):
+        gate = BlankGate(model, f, 0.1, shortlist)
+        for t in range(6):
+            found = gate.log_blank(t, torch.tensor([0]), f[:, t], g)
+            blank = model.join(f[:, t], g).log_softmax(-1)[:, model.tokens.blank]
+            assert torch.allclose(found, blank) if exact else (found <= blank + 1e-12).all()
+
+
 def test_a_model_that_cannot_compute_some_units_is_named():
     with pytest.raises(BadInputError, match="needs a model with join_some; SimpleNamespace has none"):
         BlankGate(types.SimpleNamespace(), torch.zeros(1, 1, 1), 0.1, 4)

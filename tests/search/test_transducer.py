@@ -27,9 +27,9 @@ SMALL = RNNTConfig(
 )  # fmt: skip
 
 
-def transducer(seed, units=3, prediction="lstm", dtype=torch.float64, spread=3.0):
+def transducer(seed, units=3, prediction="lstm", dtype=torch.float64, spread=3.0, hat=False):
     torch.manual_seed(seed)
-    config = RNNTConfig(**{**SMALL.__dict__, "prediction": prediction})
+    config = RNNTConfig(**{**SMALL.__dict__, "prediction": prediction, "hat": hat})
     model = RNNT(config, numbered_tokens(units, "transducer")).to(dtype).eval()
     with torch.no_grad():
         model.output.weight.mul_(spread)
@@ -70,6 +70,7 @@ cases = st.fixed_dictionaries(
         "units": st.integers(2, 3),
         "most": st.integers(1, 2),
         "prediction": st.sampled_from(["lstm", "stateless"]),
+        "hat": st.booleans(),
         "lm": st.sampled_from([0.0, 0.3, 0.9]),
         "mu": st.sampled_from([0.0, 0.2, 0.7]),
         "length": st.sampled_from([0.0, 0.5, -0.3]),
@@ -88,7 +89,7 @@ cases = st.fixed_dictionaries(
 @given(cases)
 @torch.no_grad()
 def test_a_wide_beam_finds_what_brute_force_finds(case):
-    model = transducer(case["seed"], case["units"], case["prediction"])
+    model = transducer(case["seed"], case["units"], case["prediction"], hat=case["hat"])
     lm = language_model(case["seed"], case["units"])
     subtracted = subtracted_scorer(case["subtracted"], model, case["seed"], case["units"])
     weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"], case["share"])

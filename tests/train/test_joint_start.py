@@ -64,6 +64,20 @@ def test_logits_are_those_of_a_ctc_layer_that_is_wider_than_the_joint_network() 
     assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
 
 
+def test_a_factorised_joint_starts_from_the_labels_of_the_ctc_layer() -> None:
+    """Its labels are CTC's; its blank is never less likely, and rises and falls with CTC's."""
+    model = network(hat=True).eval()
+    assert model.ctc is not None
+    start_joint(model)
+    h = torch.nn.functional.layer_norm(torch.randn(50, 7, 48), (48,))
+    with torch.no_grad():
+        expected = model.ctc(h).log_softmax(-1)
+        found = model.join(model.encoder_head(h), torch.zeros(model.config.joint)).log_softmax(-1)
+    blanks = torch.stack([found[..., 0].flatten(), expected[..., 0].flatten()])
+    assert (blanks[0] > blanks[1] - 0.1).all() and torch.corrcoef(blanks)[0, 1] > 0.9
+    assert (found[..., 1:].argmax(-1) == expected[..., 1:].argmax(-1)).float().mean() > 0.8
+
+
 def test_it_happens_once_after_the_steps_of_listening() -> None:
     model = network()
     objective = RnntObjective(model, RnntOptions(ctc=0.3, listen=2)).train()

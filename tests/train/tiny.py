@@ -45,7 +45,11 @@ def utterances(count: int = 20, seed: int = 0) -> tuple[list[torch.Tensor], list
 
 
 def make_objective(kind: str, listen: int = 0) -> Objective:
+    """The network of a kind with its loss; `hat` is a factorised transducer."""
     torch.manual_seed(0)
+    if kind == "hat":
+        config = replace(models.preset("rnnt", "tiny"), hat=True)
+        return RnntObjective(models.build("rnnt", config, numbered_tokens(V, "transducer")))
     tokens = numbered_tokens(V, "transducer" if kind == "rnnt" else "attention")
     config, ctc = models.preset(kind, "tiny"), 0.3 if listen else 0.0
     model = models.build(kind, replace(config, ctc=True) if listen else config, tokens)

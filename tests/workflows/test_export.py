@@ -29,8 +29,8 @@ from tests.checkpoints import write_checkpoints
 BOTH_WAYS = EncoderConfig(hidden=24, layers=2, bidirectional=True, time_reduction=2, reduce_after=1, dropout=0.0)
 
 
-def network(prediction: str, seed: int = 0) -> RNNT:
-    config = replace(tiny("rnnt").config, prediction=prediction, encoder=BOTH_WAYS)
+def network(prediction: str, seed: int = 0, hat: bool = False) -> RNNT:
+    config = replace(tiny("rnnt").config, prediction=prediction, encoder=BOTH_WAYS, hat=hat)
     torch.manual_seed(seed)
     model = RNNT(config, tiny("rnnt").tokens)
     for parameter in model.parameters():
@@ -39,10 +39,12 @@ def network(prediction: str, seed: int = 0) -> RNNT:
     return model.eval()
 
 
-@pytest.fixture(scope="module", params=["lstm", "stateless"])
+@pytest.fixture(scope="module", params=["lstm", "stateless", "hat"])
 def pair(request, tmp_path_factory) -> tuple[RNNT, OnnxTransducer]:
     """A network, and what was loaded from its folder."""
-    model, folder = network(request.param), tmp_path_factory.mktemp("exported") / request.param
+    hat = request.param == "hat"
+    model = network("lstm" if hat else request.param, hat=hat)
+    folder = tmp_path_factory.mktemp("exported") / request.param
     assert export_onnx(model, folder) < 1e-4
     return model, ilme.load_model(folder)
 

@@ -75,9 +75,11 @@ def decoder_graph(model: RNNT) -> Any:
 
 
 def joiner_graph(model: RNNT) -> Any:
-    """logit (N, V) = W tanh(encoder_out + decoder_out) + b."""
+    """logit (N, V) = W tanh(encoder_out + decoder_out) + b; with HAT the blank's is that of the factorisation."""
     graph, size = Graph(), model.config.joint
     logits = graph.linear(graph.add("Tanh", graph.add("Add", "encoder_out", "decoder_out")), model.output)
+    if model.config.hat:
+        logits = graph.factorised(logits, model.tokens.blank or 0, len(model.tokens))
     return graph.finish(
         inputs={"encoder_out": ["N", size], "decoder_out": ["N", size]},
         outputs={"logit": (logits, ["N", len(model.tokens)])},
@@ -142,6 +144,12 @@ class Graph:
 
     def linear(self, x: str, layer: nn.Linear) -> str:
         return self.add("Add", self.add("MatMul", x, layer.weight.T), layer.bias)
+
+    def factorised(self, z: str, blank: int, units: int) -> str:
+        """As `ilme.models.rnnt.factorised_logits`: log Σ_{v ≠ blank} exp z_v is added to the blank's z."""
+        is_blank = (torch.arange(units) == blank).float()
+        labels = self.add("ReduceLogSumExp", self.add("Add", z, -1e30 * is_blank), axes=[1], keepdims=1)
+        return self.add("Add", z, self.add("Mul", labels, is_blank))
 
     def sequence(self, x: str, layers: nn.Module) -> str:
         """Linear layers and layer norms; nothing for an Identity."""

@@ -21,15 +21,14 @@ SPEECH = (
     "resume",
     "loop.steps",
     "loop.budget",
-    "loop.evaluate_every",
     "loop.average",
     "data.batch.seconds",
     "optimiser.rate",
     "warm_start.model",
 )
 SHOWN = {
-    "train_rnnt": (*SPEECH, "rnnt.ctc", "rnnt.listen"),
-    "train_aed": (*SPEECH, "aed.ctc", "aed.listen"),
+    "train_rnnt": (*SPEECH, "rnnt.ctc", "rnnt.ilmt", "hat"),
+    "train_aed": (*SPEECH, "aed.ctc", "aed.ilmt"),
     "train_lm": (
         "out",
         "data.train",
@@ -61,6 +60,7 @@ def train_rnnt(
     optimiser: OptimiserOptions = OptimiserOptions(),
     warm_start: WarmStart = WarmStart(),
     monitor: MonitorOptions = MonitorOptions(),
+    hat: bool = False,
     resume: bool = False,
 ) -> None:
     """Train an RNN-T. Several GPUs or machines: start it with torchrun.
@@ -74,18 +74,20 @@ def train_rnnt(
         preset: Size of the network.
         model: Fields of the network's config that differ from the preset, such as {encoder: {hidden: 320}}.
         frontend: How audio becomes features; stored with the model.
-        rnnt: Auxiliary CTC, and how long it is trained alone first.
+        rnnt: Auxiliary CTC, how long it is trained alone first, and internal-LM training.
         loop: How long, how often, and when to stop.
         optimiser: AdamW and its learning rate.
         warm_start: Weights to begin with.
         monitor: Text on which the internal LM is measured.
+        hat: Factorise the output: blank by a sigmoid, labels by a softmax of their own.
         resume: Go on from the last checkpoint in `out`, if there is one.
     """
     from ilme.train.runs import run_speech
 
     _check(data)
+    changes = {**(model or {}), "hat": True} if hat else model or {}
     progress = run_speech(
-        "rnnt", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, rnnt, resume
+        "rnnt", Path(out), data, preset, changes, frontend, loop, optimiser, warm_start, monitor, rnnt, resume
     )
     _summary(out, progress)
 
@@ -114,7 +116,7 @@ def train_aed(
         preset: Size of the network.
         model: Fields of the network's config that differ from the preset, such as {ctc: true}.
         frontend: How audio becomes features; stored with the model.
-        aed: Label smoothing, scheduled sampling, auxiliary CTC.
+        aed: Label smoothing, scheduled sampling, auxiliary CTC, internal-LM training.
         loop: How long, how often, and when to stop.
         optimiser: AdamW and its learning rate.
         warm_start: Weights to begin with.

@@ -12,6 +12,14 @@ where γ is the posterior probability of a node or arc of the alignment lattice,
 Two things save work beyond memory: cells that padding makes are never computed, and cells that no plausible
 alignment visits (γ below `skip_below`) are left out of the backward pass; the error this makes is at most
 `skip_below` × (cells in a row or column), against 1 for the row's own mass.
+
+The factorised transducer (HAT, Variani et al. 2020) has the same lattice with other arcs: blank by a sigmoid, labels by
+a softmax over labels alone,
+
+    P(blank) = σ(z_blank),   P(v) = (1 − σ(z_blank)) s_v,   s = softmax(z without blank)
+    ∂loss/∂z_v = γ_label (s_v − 1_label),   ∂loss/∂z_blank = γ σ(z_blank) − γ_blank
+
+and what is kept of a cell is the log-sum-exp of the labels' logits.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ilme.errors import BadInputError
 from ilme.runtime import lattice
@@ -58,6 +66,7 @@ class TilePlan:
     skip_below: float
     tile: int
     triton: bool
+    factorised: bool = False
 
 
 def rnnt_loss(
@@ -74,6 +83,7 @@ def rnnt_loss(
     dtype: torch.dtype | None = None,
     skip_below: float | None = None,
     tile_cells: int | None = None,
+    factorised: bool = False,
 ) -> Tensor:
     """−log P(y|x) of each utterance, (B,), float32 (float64 for float64 input).
 
@@ -93,6 +103,7 @@ def rnnt_loss(
         skip_below: Posterior under which a cell is left out of the backward pass. None: 1e-8 in float32, 1e-6 in 16
             bits; 0 leaves out none.
         tile_cells: Cells per tile. None: what suits the device.
+        factorised: Blank by a sigmoid, labels by a softmax of their own (HAT).
     """
     terms = Terms(f, g, weight, bias, labels, f_lengths, label_lengths)
     _check(terms, blank, activation)
@@ -101,7 +112,7 @@ def rnnt_loss(
     if tile_cells is None:
         tile_cells = CUDA_TILE_CELLS if f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(weight)))
     skip_below = SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below
-    plan = TilePlan(blank, activation, dtype, skip_below, tile_cells, fast)
+    plan = TilePlan(blank, activation, dtype, skip_below, tile_cells, fast, factorised)
     # On a CUDA device lengths are brought into range, not checked: looking at them would wait for the device.
     terms = terms._replace(
         labels=labels.to(torch.long),
@@ -220,6 +231,7 @@ class TorchTiles:
         self.weight, self.bias = weight.detach().to(plan.dtype), bias.detach().to(self.exact)
         self.next_label = torch.cat([labels, labels.new_zeros(len(labels), 1)], dim=1).flatten()
         self.blank, self.activation, self.dtype, self.tile = plan.blank, plan.activation, plan.dtype, plan.tile
+        self.factorised = plan.factorised
 
     def _hidden(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         row = torch.div(cells, self.W, rounding_mode="floor")
@@ -234,7 +246,10 @@ class TorchTiles:
         return torch.mm(h, self.weight.t()).to(self.exact).add_(self.bias)
 
     def forward(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-sum-exp of the logits, and log P of blank and of the next label, each (B, T, U + 1)."""
+        """Log-sum-exp of the logits, and log P of blank and of the next label, each (B, T, U + 1).
+
+        Factorised, it is that of the labels' logits.
+        """
         shape = (self.B, self.T, self.W)
         lse, blank, label = (torch.zeros(shape, dtype=self.exact, device=self.f.device) for _ in range(3))
         for tile in torch.split(cells, self.tile):
@@ -242,11 +257,18 @@ class TorchTiles:
             z = self._logits(h)
             at_blank = z[:, self.blank].clone()
             at_label = z.gather(1, self.next_label.index_select(0, col)[:, None]).squeeze(1)
+            if self.factorised:
+                z[:, self.blank] = -torch.inf
             top = z.amax(1)
             total = z.sub_(top[:, None]).exp_().sum(1).log_().add_(top)
             lse.view(-1)[tile] = total
-            blank.view(-1)[tile] = at_blank.sub_(total)
-            label.view(-1)[tile] = at_label.sub_(total)
+            at_label.sub_(total)
+            if self.factorised:
+                at_label.add_(nn.functional.logsigmoid(-at_blank))
+                at_blank = nn.functional.logsigmoid(at_blank)
+            else:
+                at_blank.sub_(total)
+            blank.view(-1)[tile], label.view(-1)[tile] = at_blank, at_label
         return lse, blank, label
 
     def backward(
@@ -260,7 +282,13 @@ class TorchTiles:
         for tile in torch.split(cells, self.tile):
             h, row, col = self._hidden(tile)
             on_blank, on_label = blank_arcs[tile], label_arcs[tile]
-            dz = self._logits(h).sub_(lse[tile][:, None]).exp_().mul_((on_blank + on_label)[:, None])
+            dz = self._logits(h)
+            if self.factorised:
+                into_blank = (on_blank + on_label) * dz[:, self.blank].sigmoid()
+                dz = dz.sub_(lse[tile][:, None]).exp_().mul_(on_label[:, None])
+                dz[:, self.blank] = into_blank
+            else:
+                dz = dz.sub_(lse[tile][:, None]).exp_().mul_((on_blank + on_label)[:, None])
             dz[:, self.blank] -= on_blank
             dz.scatter_add_(1, self.next_label.index_select(0, col)[:, None], -on_label[:, None])
             db += dz.sum(0)

@@ -35,9 +35,16 @@ def hidden_kernel(f, g, cells, h, n, T, W, J, TANH: tl.constexpr, ROWS: tl.const
     tl.store(out, _activate(a + b, TANH).to(h.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _log_sigmoid(x):
+    return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
 @triton.jit(do_not_specialize=["T", "W", "blank"])
-def scores_kernel(z, cells, next_label, lse, blank_out, label_out, V, T, W, blank, BLOCK: tl.constexpr):
-    """Of one cell: log Σ_v e^z, and log P of blank and of the next label."""
+def scores_kernel(
+    z, cells, next_label, lse, blank_out, label_out, V, T, W, blank, FACTORISED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Of one cell: log Σ_v e^z, factorised over the labels alone, and log P of blank and of the next label."""
     i = tl.program_id(0).to(tl.int64)
     row_z = z + i * V
     v = tl.arange(0, BLOCK)
@@ -45,6 +52,8 @@ def scores_kernel(z, cells, next_label, lse, blank_out, label_out, V, T, W, blan
     total = tl.full((), 0.0, tl.float32)
     for start in range(0, V, BLOCK):
         x = tl.load(row_z + start + v, mask=start + v < V, other=-float("inf")).to(tl.float32)
+        if FACTORISED:
+            x = tl.where(start + v == blank, -float("inf"), x)
         new_top = tl.maximum(top, tl.max(x, 0))
         total = total * tl.exp(top - new_top) + tl.sum(tl.exp(x - new_top), 0)
         top = new_top
@@ -52,13 +61,21 @@ def scores_kernel(z, cells, next_label, lse, blank_out, label_out, V, T, W, blan
     cell = tl.load(cells + i)
     label = tl.load(next_label + cell // W // T * W + cell % W)
     tl.store(lse + cell, value)
-    tl.store(blank_out + cell, tl.load(row_z + blank).to(tl.float32) - value)
-    tl.store(label_out + cell, tl.load(row_z + label).to(tl.float32) - value)
+    at_blank = tl.load(row_z + blank).to(tl.float32)
+    at_label = tl.load(row_z + label).to(tl.float32) - value
+    if FACTORISED:
+        tl.store(blank_out + cell, _log_sigmoid(at_blank))
+        tl.store(label_out + cell, at_label + _log_sigmoid(-at_blank))
+    else:
+        tl.store(blank_out + cell, at_blank - value)
+        tl.store(label_out + cell, at_label)
 
 
 @triton.jit(do_not_specialize=["T", "W", "blank"])
-def gradient_kernel(z, cells, next_label, lse, blank_arcs, label_arcs, V, T, W, blank, BLOCK: tl.constexpr):
-    """z becomes γ softmax(z) − γ_blank 1_blank − γ_label 1_label, in place."""
+def gradient_kernel(
+    z, cells, next_label, lse, blank_arcs, label_arcs, V, T, W, blank, FACTORISED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """z becomes γ softmax(z) − γ_blank 1_blank − γ_label 1_label, in place; factorised, see `ilme.losses.rnnt`."""
     i = tl.program_id(0).to(tl.int64)
     row_z = z + i * V
     v = tl.arange(0, BLOCK)
@@ -69,7 +86,11 @@ def gradient_kernel(z, cells, next_label, lse, blank_arcs, label_arcs, V, T, W, 
     for start in range(0, V, BLOCK):
         at = start + v
         x = tl.load(row_z + at, mask=at < V, other=-float("inf")).to(tl.float32)
-        d = tl.exp(x - value) * (on_blank + on_label)
+        if FACTORISED:
+            chance = 1.0 / (1.0 + tl.exp(-x))
+            d = tl.where(at == blank, chance * (on_blank + on_label), tl.exp(x - value) * on_label)
+        else:
+            d = tl.exp(x - value) * (on_blank + on_label)
         d -= tl.where(at == blank, on_blank, 0.0) + tl.where(at == label, on_label, 0.0)
         tl.store(row_z + at, d.to(z.dtype.element_ty), mask=at < V)
 

@@ -83,6 +83,7 @@ class TritonTiles:
         self.bias = torch.nn.functional.pad(bias.detach().to(dtype), (0, padding), value=PAD_BIAS)
         self.next_label = torch.cat([labels, labels.new_zeros(len(labels), 1)], dim=1).to(torch.int32)
         self.blank, self.tanh, self.dtype = plan.blank, plan.activation == "tanh", dtype
+        self.factorised = plan.factorised
         cells = self.B * self.T * self.W
         self.tile = min(plan.tile, cells)
         self.h = torch.empty(self.tile, self.J, dtype=dtype, device=f.device)
@@ -101,7 +102,7 @@ class TritonTiles:
 
     def _per_cell(self) -> dict[str, Any]:
         block = min(4096, triton.next_power_of_2(len(self.weight)))
-        return {"BLOCK": block, "num_warps": 8 if block > 1024 else 4}
+        return {"FACTORISED": self.factorised, "BLOCK": block, "num_warps": 8 if block > 1024 else 4}
 
     def forward(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape = (self.B, self.T, self.W)

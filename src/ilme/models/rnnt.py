@@ -15,7 +15,7 @@ from ilme.models.speech import SpeechNetwork
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
-__all__ = ["PRESETS", "RNNT", "RNNTConfig"]
+__all__ = ["PRESETS", "RNNT", "RNNTConfig", "factorised_logits"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class RNNTConfig:
         projection: Dimension to which LayerNorm'ed encoder and prediction outputs are projected.
         joint: Dimension of the joint network's hidden layer.
         ctc: Add a CTC output layer on the encoder, for an auxiliary loss that finds alignments early.
+        hat: Blank by a sigmoid and labels by a softmax of their own (HAT), so that the internal LM is exact.
         dropout: In the prediction network; the encoder has its own.
     """
 
@@ -44,6 +45,7 @@ class RNNTConfig:
     projection: int = 1024
     joint: int = 1024
     ctc: bool = False
+    hat: bool = False
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -77,6 +79,13 @@ PRESETS: dict[str, RNNTConfig] = {
 
 class RNNT(SpeechNetwork):
     """P(ỹ_i | x, y) = softmax(J(f_t + g_u)); implements `ilme.protocols.Transducer`.
+
+    With `hat` the distribution is factorised (Variani et al. 2020), z the output layer's numbers:
+
+        P(blank | x, y) = σ(z_blank),   P(v | x, y) = (1 − σ(z_blank)) softmax(z without blank)_v
+
+    which is the softmax of logits that are z but for the blank's, z_blank + log Σ_{v ≠ blank} exp z_v. So searches see
+    logits as of any transducer, and the labels' softmax without f is the internal LM that the factorisation defines.
 
     Legend: B utterances, n label sequences, T frames, U labels, J joint dimension, V output units, blank included.
     """
@@ -125,12 +134,17 @@ class RNNT(SpeechNetwork):
 
     def join(self, f: Tensor | None, g: Tensor) -> Tensor:
         """z = J(f + g) = W_j tanh(f + g) + b_j   (Eqs. 1, 2, 23); without f, J(g)   (Eq. 24)."""
-        return self.output(torch.tanh(g if f is None else f + g))  # type: ignore[no-any-return]
+        z = self.output(torch.tanh(g if f is None else f + g))
+        return factorised_logits(z, self.tokens.blank or 0) if self.config.hat else z
 
     def join_some(self, f: Tensor, g: Tensor, units: Tensor) -> Tensor:
-        """The logits of some output units only: f and g (n, J), units (m,), to (n, m)."""
+        """The logits of some output units only: f and g (n, J), units (m,), to (n, m).
+
+        With `hat` the blank's holds these units alone: log P(blank) that is made from it is a little too small.
+        """
         weight, bias = self.output.weight, self.output.bias
-        return nn.functional.linear(torch.tanh(f + g), weight[units], bias[units])
+        z = nn.functional.linear(torch.tanh(f + g), weight[units], bias[units])
+        return _factorised(z, units == (self.tokens.blank or 0)) if self.config.hat else z
 
     @property
     def label_parameters(self) -> int:
@@ -198,6 +212,16 @@ class StatelessPrediction(nn.Module):
 
     def _output(self, history: Tensor) -> Tensor:
         return torch.relu(self.mix(self.embedding(history).flatten(1)))
+
+
+def factorised_logits(z: Tensor, blank: int) -> Tensor:
+    """Logits (…, V) whose softmax is σ(z_blank) for blank, and (1 − σ(z_blank)) softmax(z without blank) for labels."""
+    is_blank = torch.arange(z.shape[-1], device=z.device) == blank
+    return _factorised(z, is_blank)
+
+
+def _factorised(z: Tensor, is_blank: Tensor) -> Tensor:
+    return torch.where(is_blank, z + z.masked_fill(is_blank, -torch.inf).logsumexp(-1, keepdim=True), z)
 
 
 def _projected(inputs: int, projection: int, joint: int) -> nn.Sequential:

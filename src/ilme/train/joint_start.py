@@ -12,9 +12,16 @@ where the joint dimension has room for all V units. Where it has not, but for th
 
 h is what comes out of the LayerNorm of the encoder's side; an encoder with a projection ends in one already. What g and
 every update of f bring is multiplied with W_ctc / r, so r is as large as tanh allows for numbers of variance 1.
+
+A factorised transducer (HAT) weighs blank against all labels together. Where CTC has z_blank − log Σ_v exp z_v, its
+blank starts from what is linear and never less than that,
+
+    z_blank − (1/(V−1)) Σ_v z_v − log(V − 1)
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import nn
@@ -60,9 +67,19 @@ def start_joint(model: RNNT) -> None:
         wide.bias[:E] = 0.0
         model.output.weight[:, :E] = ctc.weight / HEARD
         model.output.bias.copy_(ctc.bias)
+    if model.config.hat:
+        _weigh_against_all(model.output, int(model.tokens.blank or 0))
     text = _linear(model.prediction_head[2])
     text.weight.mul_(TEXT)
     text.bias.zero_()
+
+
+def _weigh_against_all(output: nn.Linear, blank: int) -> None:
+    """z_blank becomes z_blank − mean of the labels' z − log(V − 1)."""
+    labels = output.out_features - 1
+    for part in (output.weight, output.bias):
+        part[blank] -= (part.sum(0) - part[blank]) / labels
+    output.bias[blank] -= math.log(labels)
 
 
 def _linear(layer: nn.Module) -> nn.Linear:

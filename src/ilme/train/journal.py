@@ -1,7 +1,8 @@
 """What a run writes down: metrics.jsonl, TensorBoard events, a progress bar, and a picture of the curves at the end.
 
 Each line of metrics.jsonl is one JSON object with "step" and "hours" (hours of audio seen) and one of
-    {"loss", "rate", "gradient", "epoch", "seconds", "hours_per_second"}   training, per unit (label or end)
+    {"loss", "rate", "gradient", "epoch", "seconds", "hours_per_second"}   training, per unit (label or end); with
+                                                                           internal-LM training also "ilm_loss"
     {"held_out_loss", "best"}                                              an evaluation; a loss that is not finite
                                                                            is the text "nan" or "inf", never the best
     {"ilm_ppl", "source_lm_ppl"}                                           internal-LM perplexity, per token

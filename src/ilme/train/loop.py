@@ -185,7 +185,8 @@ class Trainer:
                 journal.show(step, self.foreseen, mean, speed, pace * (self.foreseen - step))
                 values = {"loss": mean, "rate": self._rate(step), "gradient": done.gradient,
                           "epoch": self.source.state_dict().get("epoch", 0),
-                          "seconds": round(progress.seconds, 3), "hours_per_second": speed}  # fmt: skip
+                          "seconds": round(progress.seconds, 3), "hours_per_second": speed,
+                          **done.beside}  # fmt: skip
                 journal.write(step, progress.hours, {k: v for k, v in values.items() if math.isfinite(v)})
                 progress.window, shown_at, shown_hours = (0.0, 0), now, progress.hours
             if self._after_step(journal, started):

@@ -6,6 +6,8 @@ processes of a step, so the gradient does not depend on how a step is cut into b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from ilme.losses.aed import decoder_outputs, outputs_loss
 from ilme.losses.cross_entropy import linear_cross_entropy, with_ends
 from ilme.losses.ctc import ctc_logits, ctc_loss, flat_start_loss, unit_widths
 from ilme.losses.guide import ctc_places, guide_loss
+from ilme.losses.internal import attention_internal_loss, transducer_internal_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
@@ -41,6 +44,7 @@ class Objective(nn.Module):
     recorded: RecordedBody | None = None
     listen: int = 0  # steps after which a part of the network starts that has not learnt before
     listening: bool = False  # whether it has not started yet
+    beside: Mapping[str, Tensor] = MappingProxyType({})  # terms of the last training pass, for the journal; no gradient
 
     def body(self) -> Body | None:
         """The part of the forward pass that can be recorded as CUDA graphs; None: there is none."""
@@ -105,9 +109,11 @@ class Auxiliary:
 
 
 class RnntObjective(Objective):
-    """The loss of a transducer, with CTC on its encoder as options say.
+    """The loss of a transducer, with CTC on its encoder and internal-LM training as options say.
 
-        loss = −log P(y|x) + ctc · (−log P_CTC(y|x)),   or in the first `listen` steps   −log P_CTC(y|x)
+        loss = −log P(y|x) + ctc · (−log P_CTC(y|x)) + ilmt · (−log P_ILM(y))
+
+    or in the first `listen` steps   −log P_CTC(y|x).
 
     A transducer first learns to predict labels without listening; CTC makes the encoder find alignments at once. In
     evaluation mode the loss is −log P(y|x).
@@ -139,9 +145,15 @@ class RnntObjective(Objective):
         if self.listening and self.training:
             return self.auxiliary.loss(self._normalised(h), lengths, labels, label_lengths)
         output, blank = model.output, model.tokens.blank
-        loss = rnnt_loss(f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank).sum()
+        loss = rnnt_loss(
+            f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank, factorised=model.config.hat
+        ).sum()
         if self.options.ctc and self.training:
             loss = loss + self.options.ctc * self.auxiliary.loss(self._normalised(h), lengths, labels, label_lengths)
+        if self.options.ilmt and self.training:
+            internal = transducer_internal_loss(model, g, labels, label_lengths)
+            self.beside = {"ilm_loss": internal.detach()}
+            loss = loss + self.options.ilmt * internal
         return loss
 
     def _normalised(self, h: Tensor) -> Tensor:
@@ -162,9 +174,10 @@ class _TransducerBody(Body):
 
 
 class AedObjective(Objective):
-    """The loss of an attention decoder, with label smoothing, scheduled sampling and CTC as options say.
+    """The loss of an attention decoder, with label smoothing, scheduled sampling, CTC and the rest as options say.
 
-        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x)) + GUIDED (1 − n / guide)⁺ · guide loss
+        loss = −Σ_{u=1..U+1} log P(y_u | x, y_{<u}) + ctc · (−log P_CTC(y|x)) + ilmt · (−log P_ILM(y))
+               + GUIDED (1 − n / guide)⁺ · guide loss
 
     at step n after the first `listen`, in which it is −log P_CTC(y|x). In evaluation mode it is the first term alone,
     the plain cross-entropy.
@@ -211,6 +224,10 @@ class AedObjective(Objective):
         if self.guided and self.training:
             places = self.auxiliary.places(values, frames, labels, label_lengths)
             loss = loss + self.guided * guide_loss(attention, places, frames, label_lengths)
+        if self.options.ilmt and self.training:
+            internal = attention_internal_loss(self.model, labels, label_lengths)
+            self.beside = {"ilm_loss": internal.detach()}
+            loss = loss + self.options.ilmt * internal
         return loss
 
     def record(self) -> None:

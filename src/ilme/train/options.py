@@ -133,14 +133,16 @@ class RnntOptions:
         ctc: Weight of the auxiliary CTC loss; the network needs its CTC layer (model.ctc).
         listen: Steps at the start in which CTC alone is trained; the joint network then starts from its layer.
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
+        ilmt: α of internal-LM training: the weight of the internal LM's own loss beside the transducer's.
     """
 
     ctc: float = 0.0
     listen: int = 0
     flat: int = 0
+    ilmt: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_ctc(self, "rnnt")
+        _check_weights(self, "rnnt")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class AedOptions:
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
         guide: Steps, from when the decoder starts, over which a loss fades that draws the attention to the frame where
             CTC puts the next label; it has to learn that first (`listen`).
+        ilmt: α of internal-LM training: the weight of the internal LM's own loss beside the decoder's.
     """
 
     smoothing: float = 0.1
@@ -167,6 +170,7 @@ class AedOptions:
     listen: int = 0
     flat: int = 0
     guide: int = 0
+    ilmt: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.sampling <= 1:
@@ -179,11 +183,11 @@ class AedOptions:
             raise BadInputError(
                 "aed.guide draws the attention to where CTC puts the labels: give CTC steps to learn that, aed.listen"
             )
-        _check_ctc(self, "aed")
+        _check_weights(self, "aed")
 
 
-def _check_ctc(options: RnntOptions | AedOptions, kind: str) -> None:
-    for name in ("ctc", "listen", "flat"):
+def _check_weights(options: RnntOptions | AedOptions, kind: str) -> None:
+    for name in ("ctc", "listen", "flat", "ilmt"):
         if getattr(options, name) < 0:
             raise BadInputError(f"{kind}.{name}={getattr(options, name)} must not be negative")
     for name, does in (("listen", "trains CTC first"), ("flat", "comes before CTC")):

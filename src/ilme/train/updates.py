@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,12 +33,16 @@ Found = TypeVar("Found")
 
 @dataclass
 class StepResult:
-    """What one step gave: summed loss per unit and gradient norm, both finite if the weights were updated."""
+    """What one step gave: summed loss per unit and gradient norm, both finite if the weights were updated.
+
+    `beside` are terms of the loss, per unit too, that the journal shows apart.
+    """
 
     loss: float
     gradient: float
     hours: float
     ids: list[str]
+    beside: dict[str, float] = field(default_factory=dict)
 
     @property
     def finite(self) -> bool:
@@ -78,12 +82,15 @@ class Updates:
             units = self.fabric.all_reduce(units, reduce_op="sum")
         scale = (self.fabric.world_size / units).float()
         total = torch.zeros((), device=self.fabric.device)
+        beside: dict[str, Tensor] = {}
         for i, batch in enumerate(drawn):
             last = i + 1 == len(drawn)
             with self.fabric.no_backward_sync(self.wrapped, enabled=not last):
                 loss: Tensor = self.wrapped(*self.objective.inputs(batch)) * scale
                 self.fabric.backward(loss * self.enlarged)
             total += loss.detach()
+            for name, value in self.objective.beside.items():
+                beside[name] = beside.get(name, 0.0) + value.float() * scale
             del loss  # nothing of this pass may be alive when the next one is recorded as a graph
         if self.enlarged != 1:
             torch._foreach_div_([p.grad for p in self._trained if p.grad is not None], self.enlarged)
@@ -93,9 +100,10 @@ class Updates:
         if self.fabric.world_size > 1:
             total = self.fabric.all_reduce(total, reduce_op="mean")
             seen = self.fabric.all_reduce(seen, reduce_op="sum")
-        loss_value, norm_value = torch.stack([total.float(), norm.float()]).tolist()
-        ids = [i for b in drawn for i in b.ids]
-        done = StepResult(loss_value, norm_value, float(seen), ids if bad_here or self.fabric.world_size == 1 else [])
+            beside = {name: self.fabric.all_reduce(value, reduce_op="mean") for name, value in beside.items()}
+        loss_value, norm_value, *values = torch.stack([total.float(), norm.float(), *beside.values()]).tolist()
+        ids = [i for b in drawn for i in b.ids] if bad_here or self.fabric.world_size == 1 else []
+        done = StepResult(loss_value, norm_value, float(seen), ids, dict(zip(beside, values, strict=True)))
         if done.finite:
             set_rate(self._inner, rate, number <= self.rates.thaw)
             self.optimiser.step()
