@@ -1,6 +1,4 @@
-"""Moonshine and Speech2Text with tiny random weights: equal to `transformers`, and the contract of every
-adapter.
-"""
+"""Moonshine, old and new, and Speech2Text with tiny random weights: equal to `transformers`, and every contract."""
 
 from __future__ import annotations
 
@@ -13,12 +11,15 @@ from ilme.adapters.hf import TransformerAED  # noqa: E402
 from ilme.ilm import Calibration, internal_lm  # noqa: E402
 from ilme.models.packed import PackingError  # noqa: E402
 from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
-from tests.adapters.tiny import tiny_moonshine, tiny_speech2text, waves  # noqa: E402
+from tests.adapters.tiny import tiny_moonshine, tiny_moonshine_streaming, tiny_speech2text, waves  # noqa: E402
 
 LABELS = [5, 9, 12, 5, 30]
 
 
-@pytest.fixture(scope="module", params=[tiny_moonshine, tiny_speech2text], ids=["moonshine", "speech2text"])
+FAMILIES = [tiny_moonshine, tiny_moonshine_streaming, tiny_speech2text]
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=lambda make: make.__name__.removeprefix("tiny_"))
 def model(request) -> TransformerAED:
     return request.param()
 
@@ -40,7 +41,8 @@ def test_logits_equal_transformers(model, speech):
     for b, length in enumerate(lengths.tolist()):
         ids = torch.tensor([[*model.prefix, *LABELS]])
         with torch.no_grad():
-            upstream = model.model(features[b : b + 1, :length], decoder_input_ids=ids).logits
+            heard = torch.ones(1, length) if model.kind == "moonshine_streaming" else None
+            upstream = model.model(features[b : b + 1, :length], attention_mask=heard, decoder_input_ids=ids).logits
         expected = (upstream[0] + model.allowed).log_softmax(-1)
         torch.testing.assert_close(torch.stack(ours, 1)[b], expected, atol=1e-4, rtol=0)
 

@@ -51,6 +51,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "aed": lambda: with_speech("aed"),
     "whisper": lambda: transformer("tiny_whisper"),
     "moonshine": lambda: transformer("tiny_moonshine"),
+    "moonshine_streaming": lambda: transformer("tiny_moonshine_streaming"),
     "speech_to_text": lambda: transformer("tiny_speech2text"),
 }
 
@@ -96,5 +97,5 @@ def test_what_an_onnx_model_can_do(kind, request):
 
 def test_what_stands_for_nothing_said_is_each_familys_own():
     defaults = {kind: ilme.internal_lm.default(make()) for kind, make in MAKE.items()}
-    silent = dict.fromkeys(("whisper", "moonshine", "speech_to_text"), "silence")
+    silent = dict.fromkeys(("whisper", "moonshine", "moonshine_streaming", "speech_to_text"), "silence")
     assert defaults == {"rnnt": "removed", "aed": "removed", **silent}

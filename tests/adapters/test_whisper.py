@@ -124,6 +124,56 @@ def test_multilingual_prefix_and_its_errors():
         tiny_whisper(WhisperWords(), WhisperOptions(language="de"))
 
 
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_the_language_is_told_window_by_window(timestamps):
+    """As `transformers` tells it, and each window is then written as by a model of that language."""
+    words = WhisperWords(languages=("en", "de", "fr"))
+    model = tiny_whisper(words, WhisperOptions(language="auto", timestamps=timestamps))
+    audio = waves(6)
+    features, lengths = model.features(audio)
+    ids = [words.ids[f"<|{code}|>"] for code in ("en", "de", "fr")]
+    with torch.no_grad():
+        start = torch.full((6, 1), words.ids["<|startoftranscript|>"])
+        upstream = model.model(input_features=features, decoder_input_ids=start).logits[:, 0, ids].softmax(-1)
+    told = model.detect_language(audio)
+    for row, probabilities in zip(told, upstream, strict=True):
+        assert list(row.values()) == sorted(row.values(), reverse=True)
+        torch.testing.assert_close(torch.tensor([row[c] for c in ("en", "de", "fr")]), probabilities)
+    best = [next(iter(row)) for row in told]
+    assert len(set(best)) > 1, "windows of different languages, or nothing is tested"
+    memory = model.encode(features, lengths)
+    rows, state = model.start(memory)
+    after, _ = model.step(torch.tensor([5] * 6), state, memory)
+    for b, code in enumerate(best):
+        fixed = tiny_whisper(words, WhisperOptions(language=code, timestamps=timestamps))
+        own = fixed.encode(features[b : b + 1], lengths[b : b + 1])
+        first, state = fixed.start(own)
+        torch.testing.assert_close(rows[b : b + 1], first)
+        torch.testing.assert_close(after[b : b + 1], fixed.step(torch.tensor([5]), state, own)[0])
+    with pytest.raises(BadInputError, match="an internal LM is of one language"):
+        internal_lm(model, "zeroed").start(1)
+
+
+def test_an_english_only_model_tells_no_language(model):
+    assert tiny_whisper(options=WhisperOptions(language="auto")).prefix == model.prefix
+    with pytest.raises(BadInputError, match="English-only model cannot tell"):
+        model.detect_language(waves(1))
+
+
+def test_large_and_distilled_shapes():
+    """128 mels, as large-v3 and turbo have them, and a decoder of one layer over an encoder of three."""
+    words = WhisperWords(languages=("en", "de"))
+    model = tiny_whisper(words, WhisperOptions(language="de"), num_mel_bins=128, encoder_layers=3, decoder_layers=1)
+    features, lengths = model.features(waves(2))
+    assert features.shape == (2, 128, 100)
+    check_attention_model(model, features, lengths, LABELS)
+    hidden, _ = model.hidden(features, lengths)
+    for name in internal_lm.available(model):
+        calibration = Calibration(list(hidden), [[5, 6, 7], [9, 8, 7, 6]])
+        check_internal_lm(internal_lm(model, name, calibration=calibration), model, features, lengths, LABELS)
+    test_logits_equal_transformers(model, (features, lengths))
+
+
 def test_audio_longer_than_the_window_is_refused(model):
     short, long = np.zeros(8_000, dtype=np.float32), np.zeros(40_000, dtype=np.float32)
     for audio in ([long], [short, long], [long, short]):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from ilme.adapters.moonshine import Moonshine
+from ilme.adapters.moonshine_streaming import MoonshineStreaming
 from ilme.adapters.speech2text import Speech2Text
 from ilme.adapters.whisper import Whisper, WhisperOptions
 from ilme.tokens import Tokens
@@ -37,20 +38,19 @@ class WhisperWords:
         return " ".join(self.tokens.pieces[i] for i in ids if i < self.words)
 
 
-def tiny_whisper(words: WhisperWords | None = None, options: WhisperOptions | None = None) -> Whisper:
-    """Two layers of width 16 over one second of audio."""
+def tiny_whisper(words: WhisperWords | None = None, options: WhisperOptions | None = None, **sizes: int) -> Whisper:
+    """Two layers of width 16 over one second of audio, unless other sizes are given."""
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     words = words or WhisperWords()
     size = len(words.tokens)
+    layers = {"num_mel_bins": 80, "encoder_layers": 2, "decoder_layers": 2} | sizes
     config = WhisperConfig(
+        **layers,
         vocab_size=size,
-        num_mel_bins=80,
         d_model=16,
-        encoder_layers=2,
         encoder_attention_heads=2,
         encoder_ffn_dim=32,
-        decoder_layers=2,
         decoder_attention_heads=4,
         decoder_ffn_dim=32,
         max_source_positions=50,
@@ -124,6 +124,31 @@ def tiny_moonshine() -> Moonshine:
     model = MoonshineForConditionalGeneration(config)
     randomise(model)
     return Moonshine(model, Words())
+
+
+def tiny_moonshine_streaming() -> MoonshineStreaming:
+    """An encoder of another width than the decoder's, so that its states are projected."""
+    from transformers import MoonshineStreamingConfig, MoonshineStreamingForConditionalGeneration
+
+    encoder = {"hidden_size": 12, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    windows = {"num_key_value_heads": 2, "sliding_windows": [[4, 2], [3, 0]]}
+    config = MoonshineStreamingConfig(
+        encoder_config=encoder | windows,
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,  # not a field of its own upstream, which reads it all the same
+        max_position_embeddings=64,
+        decoder_start_token_id=0,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    model = MoonshineStreamingForConditionalGeneration(config)
+    randomise(model)
+    return MoonshineStreaming(model, Words())
 
 
 def tiny_speech2text() -> Speech2Text:

@@ -285,7 +285,7 @@ class TransformerAED(ABC):
     @torch.inference_mode()
     def start(self, memory: State) -> tuple[Tensor, State]:
         B = len(memory["keys"][0])
-        hidden, cache = self.first(B, attention(memory))
+        hidden, cache = self.first(B, attention(memory), memory.get("prefix"))
         ruled = None if self.rules is None else self.rules.start(B).to(self.device)
         return self.log_probabilities(hidden, self.allowed_first, ruled), {"cache": cache, "rules": ruled}
 
@@ -314,16 +314,20 @@ class TransformerAED(ABC):
         rows, internal = self._normalise(logits[:n], self.allowed, ruled), self._normalise(logits[n:], allowed)
         return (rows, {"cache": new, "rules": ruled}), (internal, carried)
 
-    def first(self, n: int, context: Context) -> tuple[Tensor, Cache]:
-        """Runs the prefix of n sequences: the last hidden state (n, D) and the cache."""
-        prefix = torch.tensor(self.prefix, device=self.device).expand(n, -1)
-        (hidden,), (cache,) = self.decoder.run(self.decoder.stream(prefix, None, context))
+    def first(self, n: int, context: Context, prefix: Tensor | None = None) -> tuple[Tensor, Cache]:
+        """Runs the prefix of n sequences, the model's own or one of each (n, P): the last states (n, D), the cache."""
+        labels = self.own_prefix(n) if prefix is None else prefix
+        (hidden,), (cache,) = self.decoder.run(self.decoder.stream(labels, None, context))
         return hidden[:, -1], cache
+
+    def own_prefix(self, n: int) -> Tensor:
+        """The labels before every sequence (n, P)."""
+        return torch.tensor(self.prefix, device=self.device).expand(n, -1)
 
     def teacher_forced(self, labels: Tensor, context: Context) -> Tensor:
         """Logits (n, U + 1, V) of every label and of the end after given labels (n, U), with gradients."""
-        prefix = torch.tensor(self.prefix, device=self.device).expand(len(labels), -1)
-        (hidden,), _ = self.decoder.run(self.decoder.stream(torch.cat([prefix, labels], 1), None, context))
+        whole = torch.cat([self.own_prefix(len(labels)), labels], 1)
+        (hidden,), _ = self.decoder.run(self.decoder.stream(whole, None, context))
         return self.decoder.output(hidden[:, len(self.prefix) - 1 :])
 
     def log_probabilities(self, hidden: Tensor, allowed: Tensor, ruled: Tensor | None = None) -> Tensor:

@@ -17,6 +17,7 @@ __all__ = ["CLASSES", "adapter_class", "hub_parts", "model_type"]
 CLASSES = {
     "whisper": "ilme.adapters.whisper:Whisper",
     "moonshine": "ilme.adapters.moonshine:Moonshine",
+    "moonshine_streaming": "ilme.adapters.moonshine_streaming:MoonshineStreaming",
     "speech_to_text": "ilme.adapters.speech2text:Speech2Text",
 }
 SIZES = ("layers", "heads", "d_model", "_dim", "_size", "positions", "bins")  # how fields are called that count units

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, Linear
-from ilme.adapters.hf import RATE, Audio, TransformerAED, read_bart_layers
+from ilme.adapters.hf import RATE, Audio, TransformerAED, attention, read_bart_layers
+from ilme.adapters.openai_whisper import LANGUAGES
 from ilme.adapters.whisper_timestamps import TimestampRules
 from ilme.errors import BadInputError
+from ilme.runtime.state import State
 from ilme.tokens import Tokenizer
 
 __all__ = ["Whisper", "WhisperOptions", "WhisperVocabulary"]
@@ -33,6 +35,7 @@ NON_SPEECH = [
     *("{{", "}}", "♪♪", "♪♪♪"),
 ]
 ENGLISH_ONLY = 51864  # output units of every English-only model
+AUTO = "auto"
 MUSIC = frozenset("♩♪♫♬♭♮♯")
 
 
@@ -41,7 +44,8 @@ class WhisperOptions:
     """How a Whisper model is asked to write.
 
     Attributes:
-        language: Language code of the audio; multilingual models only.
+        language: Language code of the audio, or `auto` to let the model tell for each window; multilingual models only.
+            An internal LM is of one language, so that adapting needs its code.
         task: transcribe, or translate into English; multilingual models only.
         prompt: Text that is taken to have come before, in the style wanted.
         timestamps: Put out time stamps between the segments of speech.
@@ -109,16 +113,21 @@ class WhisperVocabulary:
         """The labels before the text; the prompt's last `room` labels are kept."""
         start = [self.ids["<|startoftranscript|>"]]
         if multilingual:
-            language = f"<|{options.language}|>"
+            language = "<|en|>" if options.language == AUTO else f"<|{options.language}|>"
             if language not in self.ids:
                 raise BadInputError(f"the model has no language {options.language!r}; give a code such as en, de, fr")
             start += [self.ids[language], self.ids[f"<|{options.task}|>"]]
-        elif options.task != "transcribe" or options.language not in ("en", ""):
+        elif options.task != "transcribe" or options.language not in ("en", AUTO, ""):
             raise BadInputError(f"an English-only model cannot {options.task} {options.language!r}")
         if not options.timestamps:
             start.append(self.ids["<|notimestamps|>"])
         prompt = self.tokenizer.encode(options.prompt)[-room:]
         return [self.ids["<|startofprev|>"], *prompt, *start] if prompt else start
+
+    @property
+    def languages(self) -> dict[str, int]:
+        """Codes of the languages that the inventory names, and their ids."""
+        return {code: self.ids[f"<|{code}|>"] for code in LANGUAGES if f"<|{code}|>" in self.ids}
 
     def suppressed(self, options: WhisperOptions) -> list[int]:
         """Ids that no transcript contains; time stamps are among them unless they are asked for."""
@@ -179,6 +188,9 @@ class Whisper(TransformerAED):
             if options.timestamps
             else None,
         )
+        self.detects_language = options.language == AUTO and self.vocabulary.multilingual
+        # Where the language stands among the labels before the text, if the model is to tell it.
+        self._language_at = len(prefix) - (2 if options.timestamps else 3) if self.detects_language else None
         self.window = config.max_source_positions * 2 / 100  # two 10 ms frames per position
         self._extractor = extractor if extractor is not None else feature_extractor(config)
 
@@ -201,6 +213,38 @@ class Whisper(TransformerAED):
         encoder = self.model.get_encoder()
         states = encoder(features.to(self.device, self.model.dtype)).last_hidden_state
         return states, None
+
+    @torch.inference_mode()
+    def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:
+        """As every decoder's; where the model is to tell the language, with the labels that each text starts with."""
+        memory: dict[str, Any] = super().memory(hidden, mask)
+        if self._language_at is not None:
+            ids = torch.tensor(list(self.vocabulary.languages.values()), device=self.device)
+            prefix = super().own_prefix(len(hidden)).clone()
+            prefix[:, self._language_at] = ids[self._languages(memory).argmax(1)]
+            memory["prefix"] = prefix
+        return memory
+
+    def own_prefix(self, n: int) -> Tensor:
+        if self._language_at is not None:
+            raise BadInputError("an internal LM is of one language: name it in place of auto, such as language=de")
+        return super().own_prefix(n)
+
+    @torch.inference_mode()
+    def detect_language(self, audio: Sequence[Audio]) -> list[dict[str, float]]:
+        """The probability of each language, by its code, for each of several waveforms; the most likely one first."""
+        if not self.vocabulary.multilingual:
+            raise BadInputError("an English-only model cannot tell languages apart")
+        memory = super().memory(*self.hidden(*self.features(audio)))
+        codes = list(self.vocabulary.languages)
+        found = [dict(zip(codes, row, strict=True)) for row in self._languages(memory).softmax(1).tolist()]
+        return [dict(sorted(each.items(), key=lambda pair: -pair[1])) for each in found]
+
+    def _languages(self, memory: State) -> Tensor:
+        """Logits (B, languages) of the label after <|startoftranscript|>."""
+        start = torch.full((len(memory["keys"][0]), 1), self.vocabulary.ids["<|startoftranscript|>"])
+        hidden, _ = self.first(len(start), attention(memory), start.to(self.device))
+        return self.decoder.output(hidden)[:, list(self.vocabulary.languages.values())].float()
 
 
 def read_decoder(model: Any) -> Decoder:

@@ -90,7 +90,7 @@ def evaluate(
         search_errors: Say of so many utterances whether the search or the scores lost them; scores each transcript.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
-        language: Language of multilingual models.
+        language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
         device: Where everything runs.

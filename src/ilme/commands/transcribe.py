@@ -66,7 +66,7 @@ def transcribe(
         baseline: Also write what the model makes of it without the domain, as NAME.baseline.
         overwrite: Replace transcripts that another run wrote.
         timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
-        language: Language of multilingual models.
+        language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
         device: Where everything runs.
