@@ -142,6 +142,59 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
     return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
 
 
+# --- CTC --------------------------------------------------------------------------------------------------------------
+
+
+def ctc_beam(model, h, fusion, options, limit=math.inf):
+    """The n-best list of one utterance, h (T, E), as (labels, score, Found), best first."""
+    weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
+    lm = Follower(fusion.lm if weights.lm else None, size)
+    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
+
+    def add(sums, key, value):
+        sums[key] = (
+            value if sums.get(key, NEVER) == NEVER else log_add(sums[key], value) if value > NEVER else sums[key]
+        )
+
+    def total(labels, found):
+        return fuse(found.asr, found.lm, found.subtracted, float(len(labels)), weights)
+
+    beam = {(): Found(0.0, 0.0)}
+    sums = {((), "blank"): 0.0}  # (labels, what the alignments end in) to the log-sum over them
+    for t, row in enumerate(model.emit(h).double().log_softmax(-1).tolist()):
+        new, times = {}, {}
+        for y, found in beam.items():
+            in_blank, in_label = sums.get((y, "blank"), NEVER), sums.get((y, "label"), NEVER)
+            times[y] = found.times
+            for before in (in_blank, in_label):
+                add(new, (y, "blank"), before + row[blank])
+            if y:
+                add(new, (y, "label"), in_label + row[y[-1]])
+        for y, found in beam.items():
+            if len(y) >= limit:
+                continue
+            for v in range(size):
+                if v == blank or repeats((*y, v), options.max_repeats, options.repeat_span):
+                    continue
+                add(new, ((*y, v), "label"), sums.get((y, "blank"), NEVER) + row[v])
+                if not y or v != y[-1]:
+                    add(new, ((*y, v), "label"), sums.get((y, "label"), NEVER) + row[v])
+                times.setdefault((*y, v), (*found.times, t))
+        found = {}
+        for y in times:
+            ways = [new.get((y, end), NEVER) for end in ("blank", "label")]
+            if max(ways) == NEVER:
+                continue
+            asr = max(ways) if min(ways) == NEVER else log_add(*ways)
+            parts = [sum(s.rows(y[:u])[y[u]] for u in range(len(y))) for s in (lm, subtracted)]
+            found[y] = Found(asr, asr, *parts, times[y])
+        beam = dict(sorted(found.items(), key=lambda item: -total(*item))[: options.beam])
+        sums = {key: value for key, value in new.items() if key[0] in beam}
+    beam = {y: _ended(found, y, lm, subtracted, options) for y, found in beam.items()}
+    ranked = sorted(beam.items(), key=lambda item: -total(*item))[: options.nbest or options.beam]
+    return [(y, total(y, found), found) for y, found in ranked]
+
+
 # --- attention decoders -----------------------------------------------------------------------------------------------
 
 

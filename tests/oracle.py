@@ -90,6 +90,26 @@ def transducer_best(
     return sorted(found, key=lambda item: -item[0])
 
 
+def collapsed(alignment, blank):
+    """What a CTC alignment says: equal neighbours are one, blanks are nothing."""
+    return tuple(v for v, _ in itertools.groupby(alignment) if v != blank)
+
+
+def ctc_best(model, h, lm=None, subtracted=None, weights=NO_FUSION, ends=(False, False)):
+    """All sequences that any alignment of h (T, E) says, as (score, labels, asr), best first."""
+    blank, rows = model.tokens.blank, model.emit(h).double().log_softmax(-1).tolist()
+    sums = {}
+    for alignment in itertools.product(range(len(model.tokens)), repeat=len(rows)):
+        y = collapsed(alignment, blank)
+        sums.setdefault(y, []).append(sum(row[v] for row, v in zip(rows, alignment, strict=True)))
+    found = []
+    for y, paths in sums.items():
+        asr = torch.tensor(paths, dtype=torch.float64).logsumexp(0).item()
+        language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
+        found.append((fuse(asr, *language, float(len(y)), weights), y, asr))
+    return sorted(found, key=lambda item: -item[0])
+
+
 def attention_best(
     model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s, ends=(True, True)
 ):

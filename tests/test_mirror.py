@@ -28,6 +28,7 @@ SPANNING = {  # tests of more than one module, or of none
     "train/test_learning.py": "whole trainings, from batches to a model that recognises",
     "train/test_resuming.py": "whole trainings, killed and continued",
     "tuning/test_tuner_steps.py": "single steps of ilme.tuning.tuner, apart from whole tunings",
+    "workflows/test_adapt_families.py": "ilme.workflows.adapt and transcribe, for each family that others made",
     "workflows/test_adapt_choices.py": "what ilme.workflows.adapt chooses, apart from what it writes",
 }
 APART = ("attacks", "cuda", "docs", "mutation")  # about inputs, pages and the tests themselves, not about modules

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ilme.recogniser.loading import load_lm, load_model
     from ilme.recogniser.recogniser import Recogniser
     from ilme.search.attention import AttentionOptions, AttentionSearch
+    from ilme.search.ctc import CTCOptions, CTCSearch
     from ilme.search.transducer import TransducerOptions, TransducerSearch
     from ilme.workflows.adapt import adapt
     from ilme.workflows.evaluate import evaluate
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "AttentionOptions": "ilme.search.attention",
     "AttentionSearch": "ilme.search.attention",
+    "CTCOptions": "ilme.search.ctc",
+    "CTCSearch": "ilme.search.ctc",
     "Fusion": "ilme.fusion",
     "FusionWeights": "ilme.fusion",
     "Recogniser": "ilme.recogniser.recogniser",
@@ -52,6 +55,8 @@ _WHERE = {
 __all__ = [
     "AttentionOptions",
     "AttentionSearch",
+    "CTCOptions",
+    "CTCSearch",
     "Fusion",
     "FusionWeights",
     "Recogniser",

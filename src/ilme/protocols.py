@@ -1,6 +1,7 @@
 """What a search needs of a model and of a language model. Implement one of these and everything else works.
 
     Transducer        encode, start, predict, join
+    CTCModel          encode, emit
     AttentionDecoder  encode, start, step, without_audio
     TokenScorer       start, score, finish
 
@@ -27,6 +28,7 @@ from ilme.tokens import Tokenizer, Tokens
 
 __all__ = [
     "AttentionDecoder",
+    "CTCModel",
     "CompactMemory",
     "InternalLM",
     "LimitedAttention",
@@ -91,6 +93,24 @@ class Transducer(Protocol):
 
     def join(self, f: Tensor | None, g: Tensor) -> Tensor:
         """Logits J(f + g) (n, V), blank included; with f = None the acoustic term is absent: J(g)."""
+        ...
+
+
+class CTCModel(Protocol):
+    """An encoder and one output layer: z_t = W h_t + b, each frame on its own."""
+
+    @property
+    def tokens(self) -> Tokens: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, T, D) and their lengths (B,) to the encoder's outputs h (B, T', E) and lengths (B,)."""
+        ...
+
+    def emit(self, h: Tensor | None) -> Tensor:
+        """Logits (…, V) of h (…, E), blank included; with h = None the acoustic term is absent: b alone (V,)."""
         ...
 
 

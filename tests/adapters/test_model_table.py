@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 import ilme
 from ilme.errors import IlmeError
-from ilme.recogniser.loading import FORMATS
+from ilme.recogniser.loading import FORMATS, load_model
 from ilme.recogniser.packing import pack_networks
-from ilme.testing import tiny
+from ilme.testing import numbered_tokens, tiny
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 COLUMNS = ["kind", "adapt", "transcribe", "tune", "stream", "int8", "GPU", "internal LMs"]
@@ -46,14 +48,41 @@ def transformer(name: str) -> Any:
     return getattr(adapters, name)()
 
 
+def frames(write: str, *args: str) -> Any:
+    """A tiny folder of a model that is searched frame by frame, loaded."""
+    pytest.importorskip("transformers")
+    from tests.adapters import frame_models
+
+    with TemporaryDirectory() as folder:
+        getattr(frame_models, write)(Path(folder), *args)
+        return load_model(folder)
+
+
+def ctc_head() -> Any:
+    from ilme import models
+    from ilme.data.features import FrontendConfig
+    from ilme.models.ctc_head import CTCHead
+
+    config = replace(models.preset("aed", "tiny"), ctc=True)
+    network = models.build("aed", config, numbered_tokens(32, "attention")).eval()
+    network.attach(None, FrontendConfig())
+    return CTCHead(network)
+
+
 MAKE: dict[str, Callable[[], Any]] = {
     "rnnt": lambda: with_speech("rnnt"),
     "aed": lambda: with_speech("aed"),
+    "ctc": ctc_head,
     "whisper": lambda: transformer("tiny_whisper"),
     "moonshine": lambda: transformer("tiny_moonshine"),
     "moonshine_streaming": lambda: transformer("tiny_moonshine_streaming"),
     "speech_to_text": lambda: transformer("tiny_speech2text"),
+    "parakeet_ctc": lambda: frames("parakeet_ctc"),
+    "wav2vec2": lambda: frames("wav2vec2"),
+    "hubert": lambda: frames("wav2vec2", "Hubert"),
 }
+UNPACKED = ("parakeet_ctc", "wav2vec2", "hubert")  # of which nothing runs label by label
+STREAMED = {"rnnt": "forward encoders", "ctc": "forward encoders"}
 
 
 def test_the_table_has_every_kind():
@@ -61,7 +90,7 @@ def test_the_table_has_every_kind():
     from ilme.models import KINDS
 
     own = set(KINDS) - {"lm"}
-    assert set(rows()) == own | set(CLASSES) | {"onnx-transducer", "onnx-attention"}
+    assert set(rows()) == own | set(CLASSES) | {"ctc", "onnx-transducer", "onnx-attention"}
     assert len(FORMATS) == 7, "a new format of models needs a row"
     assert all(row[name] == "yes" for row in rows().values() for name in ("adapt", "transcribe", "tune"))
 
@@ -71,9 +100,13 @@ def test_what_a_model_can_do(kind):
     row, model = rows()[kind], MAKE[kind]()
     assert model.kind == kind
     assert row["internal LMs"].split(", ") == list(ilme.internal_lm.available(model))
-    pack_networks(model, (), "int8")  # no error: it can
-    assert row["int8"] == "yes" and row["GPU"] == "yes"
-    assert row["stream"] == ("forward encoders" if hasattr(model, "join") else "no")
+    if kind in UNPACKED:
+        with pytest.raises(IlmeError, match="not packed"):
+            pack_networks(model, (), "int8")
+    else:
+        pack_networks(model, (), "int8")  # no error: it can
+    assert row["int8"] == ("no" if kind in UNPACKED else "yes") and row["GPU"] == "yes"
+    assert row["stream"] == STREAMED.get(kind, "no")
 
 
 @pytest.mark.slow
@@ -97,5 +130,5 @@ def test_what_an_onnx_model_can_do(kind, request):
 
 def test_what_stands_for_nothing_said_is_each_familys_own():
     defaults = {kind: ilme.internal_lm.default(make()) for kind, make in MAKE.items()}
-    silent = dict.fromkeys(("whisper", "moonshine", "moonshine_streaming", "speech_to_text"), "silence")
-    assert defaults == {"rnnt": "removed", "aed": "removed", **silent}
+    silent = ("whisper", "moonshine", "moonshine_streaming", "speech_to_text")
+    assert defaults == {kind: "silence" if kind in silent else "removed" for kind in MAKE}

@@ -8,15 +8,18 @@ import pytest
 
 from ilme.errors import BadInputError
 from ilme.search.attention import AttentionOptions
+from ilme.search.ctc import CTCOptions
 from ilme.search.transducer import TransducerOptions
 
 SHARED = {"beam": 1, "nbest": 0, "max_repeats": 0, "repeat_span": 1}
 WHOLE = {
     TransducerOptions: SHARED | {"max_symbols": 1, "shortlist": 1},
+    CTCOptions: SHARED,
     AttentionOptions: SHARED | {"max_length": 1, "look_back": 0, "stop_after": 0},
 }
 ANY = {
     TransducerOptions: ["blank_gate", "labels_per_second"],
+    CTCOptions: ["labels_per_second"],
     AttentionOptions: ["length_normalisation", "end_margin", "certain_end", "stop_margin", "labels_per_second"],
 }
 

@@ -30,6 +30,7 @@ from ilme.tokens import Tokenizer, Tokens
 __all__ = [
     "HuggingFaceTokenizer",
     "LabelRules",
+    "OwnOptions",
     "TransformerAED",
     "encode_apart",
     "fast_tokenizer",
@@ -47,17 +48,29 @@ class HuggingFaceTokenizer:
     Args:
         tokenizer: The tokenizer.
         size: Output units of the model; ids that the tokenizer does not know get a name of their own.
-        sos, eos: The ids that start and end a sequence.
+        sos, eos: The ids that start and end a sequence; None for a model that is searched frame by frame.
         lead: What stands before a text inside the model, " " for Whisper.
+        blank: The blank's id, for such a model. Its tokenizer reads alignments, in which equal neighbours are one
+            label; ids here are labels, so it is told not to.
     """
 
-    def __init__(self, tokenizer: Any, size: int, sos: int, eos: int, lead: str = "") -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        size: int,
+        sos: int | None = None,
+        eos: int | None = None,
+        lead: str = "",
+        blank: int | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._lead = lead
         names = tokenizer.convert_ids_to_tokens(list(range(min(size, len(tokenizer)))))
         names = [f"<id {i}>" if name is None else str(name) for i, name in enumerate(names)]
         names += [f"<id {i}>" for i in range(len(names), size)]
-        self._tokens = Tokens(tuple(names), sos=sos, eos=eos)
+        self._reading = {"skip_special_tokens": True} | ({} if blank is None else {"group_tokens": False})
+        unk = None if blank is None else next((i for i, n in enumerate(names) if n == "<unk>" and i != blank), None)
+        self._tokens = Tokens(tuple(names), blank=blank, sos=sos, eos=eos, unk=unk)
 
     @property
     def tokens(self) -> Tokens:
@@ -72,7 +85,7 @@ class HuggingFaceTokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip()
+        return str(self._tokenizer.decode([int(i) for i in ids], **self._reading)).strip()
 
 
 def fast_tokenizer(path: Path) -> Any:
@@ -159,7 +172,22 @@ class LabelRules(Protocol):
         ...
 
 
-class TransformerAED(ABC):
+class OwnOptions:
+    """A model with options of its own, such as a language."""
+
+    options_class: type  # a frozen dataclass with the model's own options
+
+    @classmethod
+    def make_options(cls, **options: Any) -> Any:
+        known = [f.name for f in fields(cls.options_class)]
+        foreign = [name for name in options if name not in known]
+        if foreign:
+            takes = f"it takes {', '.join(known)}" if known else "it has no options"
+            raise BadInputError(f"{cls.__name__} takes no {', '.join(foreign)}; {takes}")
+        return cls.options_class(**options)
+
+
+class TransformerAED(OwnOptions, ABC):
     """An encoder and a Transformer decoder over it; implements `ilme.protocols.AttentionDecoder`.
 
     Args:
@@ -173,7 +201,6 @@ class TransformerAED(ABC):
     """
 
     upstream: str  # the class of `transformers` that it is loaded as
-    options_class: type  # a frozen dataclass with the model's own options
     lead: str = ""  # what stands before a text when it is tokenised
     window: float = 30.0  # seconds of audio that the model takes at once
     rate: int = RATE
@@ -228,14 +255,6 @@ class TransformerAED(ABC):
             tokenizer, config.vocab_size, config.decoder_start_token_id, config.eos_token_id, lead=cls.lead
         )
         return cls(model, wrapped, options, extractor)  # type: ignore[call-arg]
-
-    @classmethod
-    def make_options(cls, **options: Any) -> Any:
-        known = [f.name for f in fields(cls.options_class)]
-        foreign = [name for name in options if name not in known]
-        if foreign:
-            raise BadInputError(f"{cls.__name__} takes no {', '.join(foreign)}; it takes {', '.join(known)}")
-        return cls.options_class(**options)
 
     @property
     def tokens(self) -> Tokens:

@@ -12,9 +12,21 @@ from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.runtime.configs import read_json_object
 from ilme.runtime.tensors import check_finite, read_shapes
 
-__all__ = ["CLASSES", "adapter_class", "hub_parts", "model_type"]
+__all__ = [
+    "CLASSES",
+    "adapter_class",
+    "check_id",
+    "extractor_settings",
+    "hub_model",
+    "hub_parts",
+    "hub_tokenizer",
+    "model_type",
+]
 
 CLASSES = {
+    "hubert": "ilme.adapters.wav2vec2:Hubert",
+    "parakeet_ctc": "ilme.adapters.parakeet:ParakeetCTC",
+    "wav2vec2": "ilme.adapters.wav2vec2:Wav2Vec2",
     "whisper": "ilme.adapters.whisper:Whisper",
     "moonshine": "ilme.adapters.moonshine:Moonshine",
     "moonshine_streaming": "ilme.adapters.moonshine_streaming:MoonshineStreaming",
@@ -55,29 +67,75 @@ def model_type(name: str) -> str:
 
 
 def hub_parts(name: str, model_class: str, device: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
-    """The model, tokenizer and feature extractor of a hub id or folder, from safetensors alone."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtraError("transformers", "hf") from error
+    """The model, tokenizer and feature extractor of a hub id or folder of an attention model."""
+    model, tokenizer = hub_model(name, model_class, device, dtype), hub_tokenizer(name)
+    for field in ("decoder_start_token_id", "eos_token_id"):
+        check_id(name, model.config, field)
+    return model, tokenizer, hub_extractor(name)
+
+
+def hub_model(name: str, model_class: str, device: str, dtype: torch.dtype) -> Any:
+    """A model of a hub id or folder, from safetensors alone."""
+    transformers = _transformers()
     if Path(name).is_dir():
         _check_sizes(Path(name))
     try:
         model, info = getattr(transformers, model_class).from_pretrained(
             name, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        load = transformers.AutoFeatureExtractor.from_pretrained
-        extractor = load(name, trust_remote_code=False)  # type: ignore[no-untyped-call]
     except Exception as error:  # transformers raises many kinds for damaged files; the cause stays attached
         raise CheckpointError(f"{name} cannot be loaded: {_reason(error)}") from error
     if missing := sorted(info["missing_keys"]):  # transformers would draw them at random, with a warning
         raise CheckpointError(f"{name} is not whole: {len(missing)} of its weights are missing, such as {missing[0]}")
     if unused := sorted(key for key in info["unexpected_keys"] if ".layers." in key):
         raise CheckpointError(f"{name}: config.json has fewer layers than the weights, which have {unused[0]}")
-    _check_ids(name, model.config)
     check_finite(name, model.state_dict())
-    return model.to(device), tokenizer, extractor
+    return model.to(device)
+
+
+def hub_tokenizer(name: str) -> Any:
+    """The tokenizer of a hub id or folder."""
+    transformers = _transformers()
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:
+        raise CheckpointError(f"the tokenizer of {name} cannot be loaded: {_reason(error)}") from error
+
+
+def hub_extractor(name: str) -> Any:
+    """The feature extractor of a hub id or folder."""
+    transformers = _transformers()
+    try:
+        return transformers.AutoFeatureExtractor.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:
+        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {_reason(error)}") from error
+
+
+def extractor_settings(name: str) -> dict[str, Any]:
+    """What a hub id or folder says of its feature extractor, for those that are made here."""
+    transformers = _transformers()
+    try:
+        return dict(transformers.FeatureExtractionMixin.get_feature_extractor_dict(name)[0])
+    except Exception as error:
+        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {_reason(error)}") from error
+
+
+def check_id(name: str, config: Any, field: str) -> int:
+    """A field of the config that must be one of the output units."""
+    value = getattr(config, field, None)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < config.vocab_size:
+        raise CheckpointError(
+            f"{name}: {field} of config.json must be one of the {config.vocab_size} ids, got {str(value)[:40]}"
+        )
+    return value
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError("transformers", "hf") from error
+    return transformers
 
 
 def _check_sizes(folder: Path) -> None:
@@ -86,7 +144,9 @@ def _check_sizes(folder: Path) -> None:
     if not shapes:
         return  # the loader says what is missing
     numbers = sum(math.prod(shape) for shape in shapes.values())
-    for name, value in read_json_object(folder / "config.json").items():
+    config = read_json_object(folder / "config.json")
+    parts = [config, *(v for v in config.values() if isinstance(v, dict))]  # an encoder may have a config of its own
+    for name, value in (item for part in parts for item in part.items()):
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         most = len(shapes) if name.endswith("layers") else max(numbers, SMALL)
@@ -94,15 +154,6 @@ def _check_sizes(folder: Path) -> None:
             raise CheckpointError(
                 f"{folder / 'config.json'}: {name}={value}, but the weights beside it are {len(shapes)} tensors with "
                 f"{numbers:,} numbers"
-            )
-
-
-def _check_ids(name: str, config: Any) -> None:
-    for field in ("decoder_start_token_id", "eos_token_id"):
-        value = getattr(config, field, None)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < config.vocab_size:
-            raise CheckpointError(
-                f"{name}: {field} of config.json must be one of the {config.vocab_size} ids, got {str(value)[:40]}"
             )
 
 

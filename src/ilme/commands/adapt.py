@@ -40,6 +40,7 @@ def adapt(
     language: str = "",
     prompt: str = "",
     ranks: str = "",
+    head: str = "",
     device: str = "cpu",
     format: Format = "float32",
     options: AdaptOptions = OPTIONS,
@@ -62,6 +63,7 @@ def adapt(
         language: Language of multilingual models.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
+        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         options: Order of the LM, internal LM, beam and the like.
@@ -85,7 +87,7 @@ def adapt(
         lm=lm,
         device=device,
         format=format,
-        model_options=model_options(language, prompt, ranks),
+        model_options=model_options(language, prompt, ranks, head),
         options=options,
         say=lambda line: print(line, flush=True),
     )

@@ -55,6 +55,7 @@ def evaluate(
     language: str = "",
     prompt: str = "",
     ranks: str = "",
+    head: str = "",
     device: str = "cpu",
     format: Format = "float32",
     workers: int = 1,
@@ -93,6 +94,7 @@ def evaluate(
         language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
+        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine, started with torchrun; or workers of the Ray cluster.
@@ -142,7 +144,7 @@ def evaluate(
             format=format,
             search=search,
             decoding=decoding,
-            model_options=model_options(language, prompt, ranks),
+            model_options=model_options(language, prompt, ranks, head),
             about={"domain": file_hash(Path(model) / CARD)} if domain else None,
             hypotheses=hypotheses,
             processes=processes,

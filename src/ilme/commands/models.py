@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["model_options"]
 
 
-def model_options(language: str = "", prompt: str = "", ranks: str = "") -> dict[str, Any]:
+def model_options(language: str = "", prompt: str = "", ranks: str = "", head: str = "") -> dict[str, Any]:
     """Those that were given; a model whose kind does not take one says so."""
-    given = {"language": language, "prompt": prompt, "ranks": ranks}
+    given = {"language": language, "prompt": prompt, "ranks": ranks, "head": head}
     return {name: value for name, value in given.items() if value}

@@ -40,6 +40,7 @@ def transcribe(
     language: str = "",
     prompt: str = "",
     ranks: str = "",
+    head: str = "",
     device: str = "cpu",
     format: Format = "float32",
     workers: int = 1,
@@ -69,6 +70,7 @@ def transcribe(
         language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
+        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine (needs --out), or workers of the Ray cluster.
@@ -98,7 +100,12 @@ def transcribe(
             return status
     processes = Processes.from_environment()
     job = Job(
-        "" if domain is None else str(domain), model, device, format, timestamps, model_options(language, prompt, ranks)
+        "" if domain is None else str(domain),
+        model,
+        device,
+        format,
+        timestamps,
+        model_options(language, prompt, ranks, head),
     )
     options = TranscribeOptions(batch_seconds, batch_size, baseline)
     files, failed = find_audio(audio), 0

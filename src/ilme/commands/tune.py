@@ -45,6 +45,7 @@ def tune(
     language: str = "",
     prompt: str = "",
     ranks: str = "",
+    head: str = "",
     device: str = "cpu",
     format: Format = "float32",
     workers: int = 1,
@@ -73,6 +74,7 @@ def tune(
         language: Language of multilingual models.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
+        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine, started with torchrun; or workers of the Ray cluster.
@@ -104,7 +106,7 @@ def tune(
             options=replace(tuning, beam=beam) if beam else tuning,
             search=search,
             decoding=decoding,
-            model_options=model_options(language, prompt, ranks),
+            model_options=model_options(language, prompt, ranks, head),
             processes=processes,
             ray=Ray(ray, workers) if ray else None,
             progress=progress,

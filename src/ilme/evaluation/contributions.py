@@ -21,6 +21,7 @@ from ilme.protocols import TokenScorer
 from ilme.recogniser.recogniser import Encoded, Recogniser
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
+from ilme.search.ctc_prefix import CTCPrefixes
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 
 __all__ = ["LabelShare", "explain", "forced", "label_shares"]
@@ -52,7 +53,9 @@ def label_shares(
     What is subtracted is smoothed as the weights say: the recogniser's own if none are given.
     """
     ids, memory = list(tokens), recogniser.memory(encoded)
-    shares = _transducer_shares if recogniser.is_transducer else _attention_shares
+    shares = _attention_shares
+    if recogniser.frame_synchronous:
+        shares = _ctc_shares if recogniser.is_ctc else _transducer_shares
     asr = shares(recogniser, memory, ids)
     scorers = {"lm": recogniser.lm, "subtracted": recogniser.smoothed(weights or recogniser.weights)}
     lm, subtracted = (
@@ -70,6 +73,19 @@ def _attention_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> 
         shares.append(float(row[0, label]))
         row, state = recogniser.model.step(torch.tensor([label], device=row.device), state, memory)
     return [*shares, float(row[0, recogniser.model.tokens.eos])]
+
+
+def _ctc_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:
+    """log ψ(y_1 … y_u) − log ψ(y_1 … y_{u−1}), and of the end: see `ilme.search.ctc_prefix`."""
+    h, lengths = memory
+    blank = int(recogniser.model.tokens.blank)
+    scorer = CTCPrefixes(log_softmax(recogniser.model.emit(h[:1])), lengths[:1], blank)
+    row, state = scorer.start()
+    shares = []
+    for label in ids:
+        shares.append(float(row[0, label]))
+        row, state = scorer.step(torch.tensor([label], device=row.device), state)
+    return [*shares, float(row[0, blank])]
 
 
 def _transducer_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:

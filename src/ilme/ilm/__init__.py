@@ -5,7 +5,7 @@
     internal = ilme.internal_lm(model, "learned", transcripts=lines)
     internal = ilme.internal_lm(model, "internal.safetensors")
 
-One file for each family says what can be put in place of the acoustics: transducer, attention (the paper's AED),
+One file for each family says what can be put in place of the acoustics: transducer, ctc, attention (the paper's AED),
 transformer (attention decoders whose layers are open), memory (any other attention decoder).
 """
 
@@ -23,10 +23,16 @@ from ilme.protocols import InternalLM, Samples
 
 __all__ = ["Calibration", "InternalLMs", "calibrate", "internal_lm"]
 
-Family = Literal["transducer", "attention", "transformer", "memory"]
+Family = Literal["transducer", "ctc", "attention", "transformer", "memory"]
 # Which way suits a family when nothing says more. The paper removes the acoustics; a Transformer that never ran without
 # its cross-attention answers that with noise, and one that attends to silence is a language model in all we tried.
-DEFAULT = {"transducer": "removed", "attention": "removed", "transformer": "silence", "memory": "zeroed"}
+DEFAULT = {
+    "transducer": "removed",
+    "ctc": "removed",
+    "attention": "removed",
+    "transformer": "silence",
+    "memory": "zeroed",
+}
 
 
 class InternalLMs:
@@ -45,7 +51,7 @@ class InternalLMs:
         """The internal LM of a model.
 
         Args:
-            model: Any model that implements `ilme.protocols.Transducer` or `AttentionDecoder`.
+            model: Any model that implements `ilme.protocols.Transducer`, `CTCModel` or `AttentionDecoder`.
             how: A name out of `available(model)`, `auto` for the family's own, a file that `save_internal_lm` or `ilme
                 ilm learn` wrote, or the vector itself that takes the place of the acoustics.
             speech: A few waveforms for ways that average over speech.
@@ -73,7 +79,7 @@ class InternalLMs:
         if estimator.needs == "transcripts" and not calibration.labels:
             raise BadInputError(f"the internal LM {name!r} is learned from text: give transcripts")
         scorer = estimator.make(model, calibration)
-        if family(model) in ("transducer", "attention"):
+        if family(model) in ("transducer", "ctc", "attention"):
             from ilme.ilm.check import check_audio_independent
 
             check_audio_independent(scorer, model)
@@ -105,7 +111,7 @@ def calibrate(
         features, lengths = (x.to(model.device) for x in model.features([samples]))
         if hasattr(model, "hidden"):
             encoded.append(model.hidden(features, lengths)[0][0])
-        elif hasattr(model, "join"):
+        elif hasattr(model, "join") or hasattr(model, "emit"):
             f, frames = model.encode(features, lengths)
             encoded.append(f[0, : int(frames[0])])
         else:
@@ -114,12 +120,14 @@ def calibrate(
 
 
 def family(model: Any) -> Family:
-    """Which of the four files speaks for a model."""
+    """Which of the five files speaks for a model."""
     from ilme.adapters.hf import TransformerAED
     from ilme.models.aed import AED
 
     if hasattr(model, "join"):
         return "transducer"
+    if hasattr(model, "emit"):
+        return "ctc"
     if isinstance(model, AED):
         return "attention"
     return "transformer" if isinstance(model, TransformerAED) else "memory"
@@ -134,10 +142,9 @@ def _restored(model: Any, how: str, tensors: dict[str, Tensor], scale: float) ->
 
 
 def _module(model: Any) -> Any:
-    from ilme.ilm import attention, memory, transducer, transformer
+    from importlib import import_module
 
-    modules = {"transducer": transducer, "attention": attention, "transformer": transformer, "memory": memory}
-    return modules[family(model)]
+    return import_module(f"ilme.ilm.{family(model)}")
 
 
 def _looks_like_file(name: str) -> bool:

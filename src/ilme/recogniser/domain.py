@@ -39,7 +39,11 @@ __all__ = ["CARD", "INTERNAL", "LM", "Domain", "load_domain"]
 FORMAT, VERSION = "ilme-domain", 2
 CARD, LM, INTERNAL = "domain.json", "lm.safetensors", "internal.safetensors"
 STYLES = ("restore", "fold", "keep", "spoken")
-WAYS = ("", "removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned", "vector")  # to an internal LM
+WAYS = (  # to an internal LM
+    "",
+    *("removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned", "vector"),
+    *("frame-prior", "distilled"),
+)
 LONGEST_NAME = 255  # bytes of one part of a path, on any file system
 
 

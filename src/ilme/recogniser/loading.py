@@ -68,16 +68,18 @@ class ModelFormat:
 
 
 def load_model(name: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, **options: Any) -> Any:
-    """Loads any speech model: it implements `ilme.protocols.SpeechModel`, and `Transducer` or `AttentionDecoder`.
+    """Loads any speech model: it implements `SpeechModel`, and `Transducer`, `CTCModel` or `AttentionDecoder`.
 
     Args:
         name: A checkpoint of `ilme train` (folder or file), `bundled/rnnt` or `bundled/aed`; a hub id or folder in
-            `transformers` format (Whisper, Moonshine, Speech2Text); OpenAI's `.pt`, whisper.cpp's `.bin` or a folder of
-            CTranslate2, as faster-whisper has it; a folder of ONNX files: encoder, decoder and joiner as icefall
-            exports them, or encoder and merged decoder as Optimum does (Whisper, Moonshine).
+            `transformers` format (Whisper, Moonshine, Speech2Text, Parakeet, wav2vec2, HuBERT); OpenAI's `.pt`,
+            whisper.cpp's `.bin` or a folder of CTranslate2, as faster-whisper has it; a folder of ONNX files: encoder,
+            decoder and joiner as icefall exports them, or encoder and merged decoder as Optimum does (Whisper,
+            Moonshine).
         device: Where it runs.
         dtype: Number format of the weights; ONNX files have their own.
-        options: What the model's own kind takes: language, task, prompt, timestamps, ranks of Whisper.
+        options: What the model's own kind takes: language, task, prompt, timestamps, ranks of Whisper; head="ctc" of a
+            network of `ilme train`, for its CTC layer in place of its decoder.
     """
     check_device(device)
     found = next((f for f in FORMATS if f.matches(str(name))), None)
@@ -107,12 +109,17 @@ def _load_bundled(name: str, device: str, dtype: torch.dtype, options: dict[str,
 
 def _load_checkpoint(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
     from ilme.models.checkpoint import load_checkpoint
+    from ilme.models.ctc_head import CTCHead
 
-    _no_options(name, options)
+    head = options.get("head", "")
+    _no_options(name, {k: v for k, v in options.items() if k != "head"})
+    if head not in ("", "ctc"):
+        raise BadInputError(f"a network of ilme train has the head 'ctc' beside its own, not {str(head)[:40]!r}")
     loaded = load_checkpoint(name, device=device)
     if loaded.kind == "lm":
         raise BadInputError(f"{name} is a language model; a recogniser (rnnt or aed) is needed here")
-    return loaded.model.to(dtype)
+    model = loaded.model.to(dtype)
+    return CTCHead(model) if head else model
 
 
 def _is_whisper_file(name: str) -> bool:

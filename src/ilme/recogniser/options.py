@@ -10,12 +10,18 @@ from typing import Any
 from ilme.errors import BadInputError
 from ilme.runtime.configs import config_from_json
 from ilme.search.attention import AttentionOptions
+from ilme.search.ctc import CTCOptions
 from ilme.search.length import LABELS_PER_SECOND
 from ilme.search.transducer import TransducerOptions
 
 __all__ = ["Options", "SearchSettings", "default_options", "options_from_json", "options_to_json", "with_beam"]
 
-Options = TransducerOptions | AttentionOptions
+Options = TransducerOptions | CTCOptions | AttentionOptions
+KINDS: dict[str, type[Options]] = {  # what a search is called in files
+    "transducer": TransducerOptions,
+    "ctc": CTCOptions,
+    "attention": AttentionOptions,
+}
 
 SPELLED = 200  # an inventory of fewer units spells words out, and needs more of them
 SPELLED_PER_SECOND = 40.0
@@ -38,6 +44,7 @@ AED = AttentionOptions(
 )
 # A transducer emits labels frame by frame, so it cannot loop after the audio has ended, and has no end to be sure of.
 TRANSDUCER = TransducerOptions(beam=8, labels_per_second=LABELS_PER_SECOND, plausible_length=True)
+CTC = CTCOptions(beam=8, labels_per_second=LABELS_PER_SECOND, plausible_length=True)  # as a transducer
 # What a search can still do with a machine's memory; a file, or a slip of the finger, asks for more.
 MOST = {
     **{"beam": 10_000, "nbest": 10_000, "stop_after": 10_000, "max_length": 100_000, "max_symbols": 1000},
@@ -56,6 +63,8 @@ def default_options(model: Any, beam: int = 0) -> Options:
     options: Options
     if hasattr(model, "join"):
         options = TRANSDUCER if kind else TransducerOptions()
+    elif hasattr(model, "emit"):
+        options = CTC if kind else CTCOptions()
     else:
         options = {"aed": AED, "": AttentionOptions()}.get(kind, TRANSFORMER)
     if len(model.tokens) < SPELLED and not math.isinf(options.labels_per_second):
@@ -70,7 +79,7 @@ def default_options(model: Any, beam: int = 0) -> Options:
 def with_beam(options: Options, beam: int) -> Options:
     """The same options with another beam, which may hold fewer hypotheses than were to be returned."""
     nbest = min(options.nbest, beam)
-    if isinstance(options, TransducerOptions):
+    if not isinstance(options, AttentionOptions):
         return bounded(replace(options, beam=beam, nbest=nbest))
     return bounded(replace(options, beam=beam, nbest=nbest, stop_after=min(options.stop_after, nbest or beam)))
 
@@ -141,14 +150,16 @@ def changed(options: Options, changes: Mapping[str, Any]) -> Options:
     known = {f.name for f in fields(options)}
     foreign = [name for name in changes if name not in known]
     if foreign:
-        other = "transducers" if isinstance(options, AttentionOptions) else "attention decoders"
+        others = {"transducer": "transducers", "ctc": "CTC models", "attention": "attention decoders"}
+        has = [others[k] for k, kind in KINDS.items() if foreign[0] in {f.name for f in fields(kind)}]
+        other = " and ".join(has) or "other models"
         raise BadInputError(f"search.{foreign[0]} is an option for {other}; this model is searched without it")
     return bounded(replace(options, **changes))
 
 
 def options_to_json(options: Options) -> dict[str, Any]:
     """Every option that JSON can hold; what is infinite is left out, and is the default."""
-    kind = "transducer" if isinstance(options, TransducerOptions) else "attention"
+    kind = next(name for name, found in KINDS.items() if isinstance(options, found))
     return {"kind": kind} | {k: v for k, v in asdict(options).items() if v != math.inf}
 
 
@@ -157,8 +168,7 @@ def options_from_json(data: Mapping[str, Any]) -> Options:
     if not isinstance(data, Mapping):
         raise BadInputError(f"search must be a mapping of options, got a {type(data).__name__}")
     values = {RENAMED.get(k, k): v for k, v in data.items()}
-    kinds: dict[str, type[Options]] = {"transducer": TransducerOptions, "attention": AttentionOptions}
     kind = values.pop("kind", "attention")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise BadInputError(f"search.kind must be one of {', '.join(kinds)}, got {str(kind)[:40]!r}")
-    return bounded(config_from_json(kinds[kind], values))
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise BadInputError(f"search.kind must be one of {', '.join(KINDS)}, got {str(kind)[:40]!r}")
+    return bounded(config_from_json(KINDS[kind], values))

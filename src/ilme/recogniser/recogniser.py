@@ -2,7 +2,7 @@
 
     audio → features → encoder → search with fusion → n-best lists → text
 
-Transducers and attention decoders, our own and others', take the same way and have the same guards.
+Transducers, CTC models and attention decoders, our own and others', take the same way and have the same guards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.calibration import Calibration
-from ilme.protocols import AttentionDecoder, CompactMemory, Samples, TokenScorer, Transducer
+from ilme.protocols import AttentionDecoder, CompactMemory, CTCModel, Samples, TokenScorer, Transducer
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.options import Options, default_options, with_beam
 from ilme.recogniser.packing import pack_networks
@@ -32,6 +32,7 @@ from ilme.recogniser.windows import Window, is_silent, stream_windows
 from ilme.runtime.formats import Format
 from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.ctc import CTCOptions, CTCSearch
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.length import alike_in_length, label_limits
 from ilme.search.transducer import TransducerOptions, TransducerSearch
@@ -78,7 +79,7 @@ class Recogniser:
 
     def __init__(
         self,
-        model: Transducer | AttentionDecoder,
+        model: Transducer | CTCModel | AttentionDecoder,
         features: Features | None = None,
         tokenizer: Tokenizer | None = None,
         *,
@@ -99,8 +100,8 @@ class Recogniser:
         self.weights = weights or FusionWeights()
         self.cache = cache
         self.background = background
-        self.is_transducer = hasattr(model, "join")
-        kind = TransducerOptions if self.is_transducer else AttentionOptions
+        self.is_transducer, self.is_ctc = hasattr(model, "join"), hasattr(model, "emit")
+        kind = TransducerOptions if self.is_transducer else CTCOptions if self.is_ctc else AttentionOptions
         self.options: Options = options or default_options(model)
         if not isinstance(self.options, kind):
             raise BadInputError(f"this model is searched with {kind.__name__}, not {type(self.options).__name__}")
@@ -109,6 +110,11 @@ class Recogniser:
             lm = None if lm is None else ReadsPastStamps(lm, stamps.first)
             subtracted = None if subtracted is None else Stamped(subtracted, stamps.first)
         self.lm, self.subtracted = lm, subtracted
+
+    @property
+    def frame_synchronous(self) -> bool:
+        """Whether the search goes frame by frame, and the encoder gives (outputs, lengths)."""
+        return self.is_transducer or self.is_ctc
 
     @property
     def ends(self) -> dict[str, bool]:
@@ -122,7 +128,7 @@ class Recogniser:
     @property
     def length_exponent(self) -> float:
         """α, if the search ranks by score / (|y| + 1)^α."""
-        return 0.0 if isinstance(self.options, TransducerOptions) else self.options.length_normalisation
+        return self.options.length_normalisation if isinstance(self.options, AttentionOptions) else 0.0
 
     def without_fusion(self) -> Recogniser:
         """The model as it is: the same recogniser with all weights 0."""
@@ -236,15 +242,20 @@ class Recogniser:
             label_limits(encoded.seconds.tolist(), options.labels_per_second, most), device=self.model.device
         )
         memory = self.memory(encoded)
-        if isinstance(options, TransducerOptions):
-            f, lengths = memory
-            capped = bool((limits < UNLIMITED).any())
-            lists = TransducerSearch(self.model, fusion, options)(f, lengths, limits if capped else None)
-        else:
+        if isinstance(options, AttentionOptions):
             lists = AttentionSearch(self.model, fusion, options)(memory, limits)
+        else:
+            frames, lengths = memory
+            capped = bool((limits < UNLIMITED).any())
+            lists = self._frame_search(fusion, options)(frames, lengths, limits if capped else None)
         if options.plausible_length:
             lists = [alike_in_length(nbest, self.length_exponent) for nbest in lists]
         return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]
+
+    def _frame_search(self, fusion: Fusion, options: TransducerOptions | CTCOptions) -> TransducerSearch | CTCSearch:
+        if isinstance(options, CTCOptions):
+            return CTCSearch(self.model, fusion, options)
+        return TransducerSearch(self.model, fusion, options)
 
     def choose(self, encoded: Encoded, rows: Sequence[int]) -> Encoded:
         """The part of what `encode` gave that belongs to these utterances."""
@@ -255,7 +266,7 @@ class Recogniser:
         return Calibration([self._unpadded(self.encode([samples])) for samples in audio], transcripts)
 
     def _unpadded(self, encoded: Encoded) -> State:
-        if self.is_transducer:
+        if self.frame_synchronous:
             f, lengths = encoded.memory
             return f[0, : int(lengths[0])]
         if isinstance(self.model, CompactMemory):

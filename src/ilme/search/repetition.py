@@ -11,13 +11,15 @@ Shapes: B utterances, K hypotheses of each, V labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
+from ilme.search.prefixes import Lane
 
-__all__ = ["RepetitionGuard"]
+__all__ = ["RepetitionGuard", "repetition_lane"]
 
 UNKNOWN = -1  # stands where a sequence has no label yet
 
@@ -70,3 +72,35 @@ class RepetitionGuard:
         new = labels[:, :, None]
         moved = torch.cat([new, recent[:, :, :-1], (counts + 1) * (recent == new)], 2)
         return moved if self.everything else torch.where(self.counted[new], moved, memory)
+
+
+class Watched(Protocol):
+    """The options of a search that watches for repetition."""
+
+    @property
+    def max_repeats(self) -> int: ...
+
+    @property
+    def repeat_span(self) -> int: ...
+
+
+def repetition_lane(
+    options: Watched, size: int, slots: int, device: torch.device, fixed: bool = False
+) -> tuple[RepetitionGuard | None, Lane | None]:
+    """The guard over `size` labels; what it remembers of a label sequence is kept as a network's state is.
+
+    None and None where repetitions are not counted.
+    """
+    if not options.max_repeats:
+        return None, None
+    guard = RepetitionGuard(options.max_repeats, options.repeat_span, size, device=device)
+
+    def start(n: int) -> tuple[Tensor, Tensor]:
+        memory = guard.start(1, n)[0]
+        return memory, memory
+
+    def step(labels: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        memory = guard.advance(memory[None], labels[None])[0]
+        return memory, memory
+
+    return guard, Lane(start, step, slots, fixed=fixed)

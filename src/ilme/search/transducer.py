@@ -27,7 +27,7 @@ from ilme.search.gate import BlankGate
 from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash
-from ilme.search.repetition import RepetitionGuard
+from ilme.search.repetition import repetition_lane
 
 __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
 
@@ -180,7 +180,9 @@ class TransducerStream:
             self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed)
             self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
             dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
-            self.guard, self.repeats = self._repetition_lane(batch * slots)
+            self.guard, self.repeats = repetition_lane(
+                self.options, len(model.tokens), batch * slots, self.device, self.fixed
+            )
         lanes = [self.g, self.lm, self.subtracted, *([] if self.repeats is None else [self.repeats])]
         self.pool = PrefixPool(lanes, batch, slots, self.device, self.fixed)
         self.limits = None if limits is None else limits.to(self.device)[:, None]
@@ -199,23 +201,6 @@ class TransducerStream:
         if isinstance(scorer, SharedPrediction) and scorer.host is self.search.model:
             return DerivedLane(self.g, scorer.rows_of, blank)
         return Lane(scorer.start, scorer.score, slots, blank, self.fixed)
-
-    def _repetition_lane(self, slots: int) -> tuple[RepetitionGuard | None, Lane | None]:
-        """What the repetition guard remembers of a label sequence is kept as a network's state is."""
-        if not self.options.max_repeats:
-            return None, None
-        size = len(self.search.model.tokens)
-        guard = RepetitionGuard(self.options.max_repeats, self.options.repeat_span, size, device=self.device)
-
-        def start(n: int) -> tuple[Tensor, Tensor]:
-            memory = guard.start(1, n)[0]
-            return memory, memory
-
-        def step(labels: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-            memory = guard.advance(memory[None], labels[None])[0]
-            return memory, memory
-
-        return guard, Lane(start, step, slots, fixed=self.fixed)
 
     @torch.no_grad()
     def feed(self, f: Tensor, lengths: Tensor | None = None) -> None:

@@ -15,10 +15,18 @@ import torch
 from torch import Tensor
 
 from ilme.errors import IlmeError
-from ilme.protocols import AttentionDecoder, SharedStep, TokenScorer
+from ilme.protocols import AttentionDecoder, CTCModel, SharedStep, TokenScorer
 from ilme.runtime.state import State, map_tensors, select
 
-__all__ = ["ContractError", "check_attention_model", "check_internal_lm", "check_same", "check_shared_step", "require"]
+__all__ = [
+    "ContractError",
+    "check_attention_model",
+    "check_ctc",
+    "check_internal_lm",
+    "check_same",
+    "check_shared_step",
+    "require",
+]
 
 TOLERANCE = 1e-4
 
@@ -59,6 +67,36 @@ def check_attention_model(
     check_same(pairs[0::2], batched, tolerance, "a sequence alone and beside another of its utterance")
     check_same(pairs[1::2], other, tolerance, "a sequence alone and beside another of its utterance")
     _check_reorder(model, memory, labels, tolerance)
+
+
+@torch.no_grad()
+def check_ctc(model: CTCModel, features: Tensor, lengths: Tensor, tolerance: float = TOLERANCE) -> None:
+    """Batch = single, shapes, and an internal LM that is a distribution over labels and does not hear.
+
+    Args:
+        model: The CTC model.
+        features, lengths: At least two utterances of different length, as `encode` takes them.
+        tolerance: On logits.
+    """
+    from ilme.ilm import internal_lm
+
+    V, blank = len(model.tokens), model.tokens.blank
+    require(blank is not None, "the inventory has no blank")
+    require(len(lengths) >= 2, "give at least two utterances")
+    require(model.emit(None).shape == (V,), f"emit(None) gave {tuple(model.emit(None).shape)}, not {(V,)}")
+    scorer = internal_lm(model, "removed")
+    before = scorer.start(1)[0].clone()
+    h, frames = model.encode(features, lengths)
+    logits = model.emit(h)
+    require(logits.shape == (*h.shape[:2], V), f"emit gave {tuple(logits.shape)}, not {(*h.shape[:2], V)}")
+    for b in range(len(lengths)):
+        alone, own = model.encode(features[b : b + 1, : int(lengths[b])], lengths[b : b + 1])
+        require(int(own[0]) == int(frames[b]), f"utterance {b} has {int(own[0])} frames alone, {int(frames[b])} before")
+        n = int(own[0])
+        check_same(model.emit(alone)[0, :n], logits[b, :n], tolerance, f"utterance {b} alone and in a batch")
+    require(torch.equal(before, scorer.start(1)[0]), "the internal LM's scores changed after the model heard audio")
+    _distributions(before, "the internal LM's rows")
+    require(bool(before[0, blank] == -torch.inf), "the internal LM scores blank")
 
 
 @torch.no_grad()

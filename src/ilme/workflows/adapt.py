@@ -171,11 +171,16 @@ def safe_choice(host: Any) -> tuple[str, FusionWeights]:
     too much.
     """
     name = internal_lm.default(host)
-    if hasattr(host, "join"):
+    if hasattr(host, "join") or hasattr(host, "emit"):
         return name, FusionWeights(lm=0.3, subtracted=0.1, length=0.6)
     if host.kind == "aed":
         return name, FusionWeights(lm=0.15, subtracted=0.075)
     return name, FusionWeights(lm=0.25, subtracted=0.125)
+
+
+def _is_measured(host: Any) -> bool:
+    """Whether the weights of `safe_choice` were measured for such a model: for the Transformers."""
+    return not (hasattr(host, "join") or hasattr(host, "emit") or host.kind == "aed")
 
 
 def _check_replaceable(out: Path) -> None:
@@ -232,7 +237,7 @@ def _written(found: Adapted, folder: Path, name: str) -> Adapted:
 def _without_dev(host: Any, domain: Domain, options: AdaptOptions, say: Say) -> Adapted:
     name, weights = safe_choice(host)
     name = name if options.internal == "auto" else options.internal
-    where = f"weights learned on {SAFE_DOMAINS}" if host.kind not in ("rnnt", "aed") else "cautious weights"
+    where = f"weights learned on {SAFE_DOMAINS}" if _is_measured(host) else "cautious weights"
     note = (
         f"no dev speech: {where} are used (λ_T {weights.lm}, μ {weights.subtracted}, β {weights.length}, internal LM "
         f"{name}); whether they help this domain has not been measured"
@@ -284,7 +289,7 @@ def _with_dev(
         (u.samples(plain.recogniser.rate) for u in chosen), [lists[u.id][0].tokens for u in chosen]
     )
     told = Calibration(labels=[nbest[0].tokens for nbest in lists.values()])
-    space = WeightSpace(length=LENGTH_OF_TRANSDUCERS) if plain.recogniser.is_transducer else WeightSpace()
+    space = WeightSpace(length=LENGTH_OF_TRANSDUCERS) if plain.recogniser.frame_synchronous else WeightSpace()
     ranker = _Ranker(lists, references, normaliser, plain.recogniser, space, options, folds)
     internal, ranking = ranker.best(host, calibration, told)
     say("internal LMs, errors left on the lists: " + ", ".join(f"{n} {e:.0f}" for n, e in ranking.items()))

@@ -246,7 +246,7 @@ class SystemRun:
 
     def _retune(self, recogniser: Recogniser, beam: int) -> tuple[FusionWeights, float]:
         dev = in_memory(self.unpacked.utterances("dev"))
-        length = (0.0, 1.5) if recogniser.is_transducer else (0.0, 0.0)
+        length = (0.0, 1.5) if recogniser.frame_synchronous else (0.0, 0.0)
         options = TuningOptions(
             method=cast(Method, self.entry.method),
             space=WeightSpace(length=length),
