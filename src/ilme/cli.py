@@ -43,6 +43,7 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
         "ilm learn": ("ilme.commands.ilm:learn", "a better internal LM of an RNN-T or AED, from its transcripts"),
         "ngram train": ("ilme.commands.ngram:train", "modified Kneser–Ney n-gram model from a token file"),
         "lm mix": ("ilme.commands.lm:mix", "several LMs as one, weighted by how well they predict a text"),
+        "lm replace": ("ilme.commands.lm:replace", "another LM inside a decoder that was trained around one"),
         "export onnx": ("ilme.commands.export:onnx", "an RNN-T as ONNX files, for use elsewhere"),
         "info": ("ilme.commands.info:info", "parameters of a network, by component"),
     },

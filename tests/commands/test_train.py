@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from ilme.cli import main
@@ -88,6 +89,25 @@ def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Pat
     first, second = (load_checkpoint(tmp_path / name, "aed").model for name in ("first", "second"))
     same = [(a == b).all() for a, b in zip(first.encoder.parameters(), second.encoder.parameters(), strict=True)]
     assert all(same) and (first.output.weight != second.output.weight).any()
+
+
+@pytest.mark.slow
+def test_trains_an_aed_around_an_lm_and_replaces_it(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"data.train={corpus / 'text.tok'}"
+    for name, hidden in (("lm", 16), ("other", 24)):
+        assert train("lm", f"out={tmp_path / name}", text, f"model.hidden={hidden}") == 0
+    lm, words = tmp_path / "lm", speech_words(corpus, tmp_path / "cold")
+    assert train("aed", *words, "--fusion", "cold") == 2
+    assert "give both, or none" in capsys.readouterr().err
+    assert train("aed", *words, "--fusion", "cold", "--lm", str(lm)) == 0
+    inner, given = load_checkpoint(tmp_path / "cold", "aed").model.lm, load_checkpoint(lm, "lm").model
+    assert all(torch.equal(a, b) for a, b in zip(inner.parameters(), given.parameters(), strict=True))
+    assert train("aed", *words, "--fusion", "cold", "--lm", str(lm), "--resume", "loop.steps=6") == 0
+    assert main(["lm", "replace", str(tmp_path / "cold"), str(tmp_path / "other"), str(tmp_path / "made")]) == 0
+    made = load_checkpoint(tmp_path / "made", "aed")
+    assert made.model.config.fusion.lm.hidden == 24 and made.tokenizer is not None and made.frontend is not None
 
 
 @pytest.mark.parametrize("loss", ["ce", "nce"])

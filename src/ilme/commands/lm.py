@@ -1,4 +1,4 @@
-"""`ilme lm mix`."""
+"""`ilme lm mix` and `ilme lm replace`."""
 
 from __future__ import annotations
 
@@ -49,3 +49,19 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
     for lm, weight, own in zip(lms, weights, scores, strict=True):
         print(f"{lm:<{width}}  {weight:6.3f}  {(-own.mean()).exp():.2f}")
     print(f"{out!s:<{width}}          {together:.2f}")
+
+
+def replace(model: Path, lm: Path, out: Path) -> None:
+    """Replace the LM inside an attention decoder that was trained around one: for a domain, its own LM.
+
+    Example:
+        ilme lm replace runs/component runs/lm-target runs/component-target
+
+    Args:
+        model: An AED of `ilme train aed --fusion`.
+        lm: An LSTM-LM over the same tokens, of `ilme train lm`.
+        out: The folder or .safetensors file to write.
+    """
+    from ilme.workflows.replace_lm import replace_inner_lm
+
+    print(replace_inner_lm(model, lm, out))

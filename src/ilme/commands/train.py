@@ -12,6 +12,7 @@ from ilme.train.options import AedOptions, LmOptions, LoopOptions, OptimiserOpti
 from ilme.train.runs import MonitorOptions, SpeechData, TextData
 
 Preset = Literal["paper", "small", "tiny"]
+Fusion = Literal["none", "deep", "cold", "component", "simple"]
 SPEECH = (
     "out",
     "data.train",
@@ -28,7 +29,7 @@ SPEECH = (
 )
 SHOWN = {
     "train_rnnt": (*SPEECH, "rnnt.ctc", "rnnt.ilmt", "hat"),
-    "train_aed": (*SPEECH, "aed.ctc", "aed.ilmt"),
+    "train_aed": (*SPEECH, "aed.ilmt", "fusion", "lm"),
     "train_lm": (
         "out",
         "data.train",
@@ -103,6 +104,8 @@ def train_aed(
     optimiser: OptimiserOptions = OptimiserOptions(),
     warm_start: WarmStart = WarmStart(),
     monitor: MonitorOptions = MonitorOptions(),
+    fusion: Fusion = "none",
+    lm: str = "",
     resume: bool = False,
 ) -> None:
     """Train an attention encoder-decoder. Several GPUs or machines: start it with torchrun.
@@ -121,13 +124,18 @@ def train_aed(
         optimiser: AdamW and its learning rate.
         warm_start: Weights to begin with.
         monitor: Text on which the internal LM is measured.
+        fusion: Train it around a frozen LM: `deep`, `cold`, `component` or `simple` fusion.
+        lm: That LM, of `ilme train lm`; it becomes a part of the model.
         resume: Go on from the last checkpoint in `out`, if there is one.
     """
     from ilme.train.runs import run_speech
 
     _check(data)
+    if (fusion == "none") != (not lm):
+        raise UsageError("--fusion says how an LM takes part and --lm which one: give both, or none")
+    changes = {**(model or {}), "fusion": {"method": fusion}} if lm else model or {}
     progress = run_speech(
-        "aed", Path(out), data, preset, model or {}, frontend, loop, optimiser, warm_start, monitor, aed, resume
+        "aed", Path(out), data, preset, changes, frontend, loop, optimiser, warm_start, monitor, aed, resume, lm
     )
     _summary(out, progress)
 

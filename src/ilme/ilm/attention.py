@@ -50,7 +50,7 @@ class AttentionInternalLM:
 
     def start(self, n: int) -> tuple[Tensor, State]:
         sos = torch.full((n,), self.host.sos, device=self.device)
-        return self.score(sos, self.host.rnn.zero_state(n))
+        return self.score(sos, self.host.zero_state(n))
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         context = None if self.vector is None else self.vector.expand(len(labels), -1)
@@ -108,8 +108,8 @@ def _mean_context(model: AED, calibration: Calibration) -> AttentionInternalLM:
     for memory, labels in zip(calibration.encoded, calibration.labels, strict=True):
         memory = map_tensors(lambda x: x.to(model.device), memory)
         given = torch.tensor([list(labels)], dtype=torch.long, device=model.device)
-        rnn = model.rnn.zero_state(1)
-        weights, context = model.attend(model.attend.before(memory[2]), memory, rnn[0][:, -1])
+        rnn = model.zero_state(1)
+        weights, context = model.first_look(memory)
         for previous in nn.functional.pad(given, (1, 0), value=model.sos).unbind(1):
             total = total + context[0].double()
             steps += 1

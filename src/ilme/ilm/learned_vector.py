@@ -146,7 +146,7 @@ def _losses(model: RNNT | AED, sentences: Sequence[Sequence[int]], vector: Tenso
         return F.cross_entropy(logits, labels[inside], reduction="none")
     inside = steps <= lengths
     targets = F.pad(labels, (0, 1)).masked_fill(steps == lengths, model.tokens.eos or 0)
-    state, outputs = model.rnn.zero_state(len(rows)), []
+    state, outputs = model.zero_state(len(rows)), []
     for previous in F.pad(labels, (1, 0), value=model.sos).unbind(1):
         h, state = model.decode(previous, vector.expand(len(rows), -1), state)
         outputs.append(h)

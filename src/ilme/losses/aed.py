@@ -49,10 +49,8 @@ def aed_loss(
 def outputs_loss(model: AED, h: Tensor, labels: Tensor, label_lengths: Tensor, smoothing: float = 0.0) -> Tensor:
     """The same from h_dec_1 … h_dec_{U+1} (B, U+1, hidden)."""
     targets, counts = with_ends(labels, label_lengths, model.tokens.eos or 0)
-    output = model.output
-    return linear_cross_entropy(
-        model.dropout(h).flatten(0, 1), output.weight, output.bias, targets.flatten(), smoothing, counts.flatten()
-    )
+    x, weight, bias = model.output_terms(model.beside_lm(model.dropout(h), labels))
+    return linear_cross_entropy(x.flatten(0, 1), weight, bias, targets.flatten(), smoothing, counts.flatten())
 
 
 def decoder_outputs(

@@ -5,6 +5,7 @@ energies and energy_kernels: what the AED's attention computes most of the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ilme.errors import BadInputError
@@ -25,11 +26,12 @@ def preset(kind: str, name: str) -> Any:
 
 def build(kind: str, config: Any, tokens: Tokens) -> Any:
     """A network with fresh weights."""
-    from ilme.models.aed import AED
+    from ilme.models.fused_lm import attention_network
     from ilme.models.lstm_lm import LSTMLM
     from ilme.models.rnnt import RNNT
 
-    return {"rnnt": RNNT, "aed": AED, "lm": LSTMLM}[kind](config, tokens)
+    makers: dict[str, Callable[[Any, Tokens], Any]] = {"rnnt": RNNT, "aed": attention_network, "lm": LSTMLM}
+    return makers[kind](config, tokens)
 
 
 def config_class(kind: str) -> type:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from ilme.errors import BadInputError
 from ilme.models.encoder import EncoderConfig, LSTMEncoder, ctc_layer
 from ilme.models.energies import attention_energies, weights_and_context
 from ilme.models.lstm import LSTMStack
+from ilme.models.lstm_lm import LSTMLMConfig
 from ilme.models.rows import group_equal_rows
 from ilme.models.speech import SpeechNetwork
 from ilme.runtime.cuda import kernels_run_on
@@ -19,7 +21,7 @@ from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
-__all__ = ["AED", "PRESETS", "AEDConfig", "Memory"]
+__all__ = ["AED", "PRESETS", "AEDConfig", "LMFusionConfig", "Memory"]
 
 LOOKED = 0.05  # of the attention lies before the first frame that counts as looked at
 AHEAD = 8.0  # nats by which frames that lie ahead by the pace first stand out
@@ -28,6 +30,19 @@ LARGEST = 2**29  # values inside the attention's tanh that a search makes at a t
 # h_enc (B, T, E), W_k h_enc (B, T, A), padding (B, T) as 0 or −inf; and, where a search limits that, how many frames
 # the attention may go back (B,)
 Memory = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class LMFusionConfig:
+    """A language model inside the decoder (see `ilme.models.fused_lm`).
+
+    Attributes:
+        method: How it takes part: `deep`, `cold`, `component` or `simple`; `none` has no LM.
+        lm: Its shape.
+    """
+
+    method: Literal["none", "deep", "cold", "component", "simple"] = "none"
+    lm: LSTMLMConfig = field(default_factory=LSTMLMConfig)
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,7 @@ class AEDConfig:
             first frame. 0: it begins at all of them alike, and must learn to move.
         ctc: Add a CTC output layer on the encoder, for an auxiliary loss.
         dropout: In the decoder; the encoder has its own.
+        fusion: A language model inside the decoder.
     """
 
     encoder: EncoderConfig = field(
@@ -58,6 +74,7 @@ class AEDConfig:
     pace: float = 0.0
     ctc: bool = False
     dropout: float = 0.1
+    fusion: LMFusionConfig = field(default_factory=LMFusionConfig)
 
     def __post_init__(self) -> None:
         if self.filters and self.width % 2 == 0:
@@ -137,9 +154,17 @@ class AED(SpeechNetwork):
 
     def start(self, memory: Memory) -> tuple[Tensor, State]:
         B = len(memory[2])
-        rnn = self.rnn.zero_state(B)
-        weights, context = self.attend(self.attend.before(memory[2]), memory, rnn[0][:, -1])  # c_0, from h_dec_0 = 0
-        return self.step(torch.full((B,), self.sos, device=self.device), (rnn, weights, context), memory)
+        sos = torch.full((B,), self.sos, device=self.device)
+        return self.step(sos, (self.zero_state(B), *self.first_look(memory)), memory)
+
+    def zero_state(self, n: int) -> State:
+        """The decoder's state before it has read anything, of n sequences."""
+        return self.rnn.zero_state(n)
+
+    def first_look(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Weights a_0 (B, T) and context c_0 (B, E), from h_dec_0 = 0."""
+        h = memory[1].new_zeros(len(memory[2]), self.config.decoder_hidden)
+        return self.attend(self.attend.before(memory[2]), memory, h)  # type: ignore[no-any-return]
 
     def step(self, labels: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         rnn, weights, context = state
@@ -161,14 +186,22 @@ class AED(SpeechNetwork):
 
     def decode_all(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (B, U+1, V) for given labels (B, U): the same numbers as start and step, with gradients."""
-        rnn = self.rnn.zero_state(len(labels))
-        weights, context = self.attend(self.attend.before(memory[2]), memory, rnn[0][:, -1])
+        rnn = self.zero_state(len(labels))
+        weights, context = self.first_look(memory)
         outputs = []
         for previous in nn.functional.pad(labels, (1, 0), value=self.sos).unbind(1):
             h, rnn = self.decode(previous, context, rnn)
             weights, context = self.attend(weights, memory, h)
             outputs.append(h)
         return self.output(self.dropout(torch.stack(outputs, 1)))  # type: ignore[no-any-return]
+
+    def beside_lm(self, h: Tensor, labels: Tensor) -> Tensor:
+        """What the output layer reads: h_dec_1 … h_dec_{U+1} (B, U+1, hidden), beside an LM's view of labels (B, U)."""
+        return h
+
+    def output_terms(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The output layer as vectors (…, D), a matrix (V, D) and a bias (V,), from what it reads."""
+        return x, self.output.weight, self.output.bias
 
     def language_parameters(self) -> dict[str, nn.Parameter]:
         """The weights that the internal LM uses, too: all but those that only audio passes through."""
@@ -224,7 +257,7 @@ class LocationAttention(nn.Module):
     def forward(self, previous: Tensor, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
         """Previous weights (n, T), memory of B utterances, h_dec (n, hidden): weights (n, T), context (n, E)."""
         values, keys, padding, *back = memory
-        query = self.query(h)
+        query = self.query(h[:, : self.query.in_features])  # an LM's view of the labels may stand beside h_dec
         if not torch.is_grad_enabled() and keys.device.type == "cpu":
             energy = self._energies_in_blocks(keys, query, previous)
         else:

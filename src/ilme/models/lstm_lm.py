@@ -74,8 +74,13 @@ class LSTMLM(nn.Module):
         return self.score(sos, self.rnn.zero_state(n))
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        p, state = self.advance(labels, state)
+        return log_softmax(self.output(p)), state
+
+    def advance(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        """One label read (n,): the vector (n, embedding) whose products with the embeddings are the logits."""
         h, state = self.rnn.step(self.embedding(labels), state)
-        return log_softmax(self.output(self.project(h))), state
+        return self.project(h), state
 
     def finish(self, rows: Tensor) -> Tensor:
         return rows[:, self.tokens.eos]

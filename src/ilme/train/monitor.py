@@ -56,7 +56,8 @@ def _scores(model: Any, labels: Tensor, lengths: Tensor) -> tuple[float, int]:
         targets = nn.functional.pad(labels, (0, 1)).masked_fill(steps == lengths[:, None], model.tokens.eos or 0)
         previous = nn.functional.pad(labels, (1, 0), value=model.sos)
         if isinstance(model, AED):
-            logits = model.output(model.rnn(model.embedding(previous))).float()  # Eqs. 31, 32
+            h = model.rnn(model.embedding(previous))
+            logits = model.output(model.beside_lm(h, labels)).float()  # Eqs. 31, 32
         else:
             logits = model.output(model(previous)).float()
         ends = 1

@@ -24,6 +24,7 @@ from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
 from ilme.models.aed import AED
 from ilme.models.encoder import ctc_blank
+from ilme.models.fused_lm import FusedAED
 from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
 from ilme.train.decoder_start import check_decoder, start_decoder
@@ -188,6 +189,9 @@ class AedObjective(Objective):
     def __init__(self, model: AED, options: AedOptions | None = None, recompute: bool = False) -> None:
         super().__init__()
         self.model, self.options, self.recompute = model, options or AedOptions(), recompute
+        for name in ("sampling", "listen"):
+            if isinstance(model, FusedAED) and getattr(self.options, name):
+                raise BadInputError(f"aed.{name} is for a decoder without an LM inside: leave it or model.fusion out")
         self.sampling = self.options.sampling if self.options.sampling_ramp == 0 else 0.0
         self.listen = self.options.listen
         if self.listen:

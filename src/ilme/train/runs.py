@@ -119,15 +119,21 @@ def run_speech(
     monitor: MonitorOptions,
     loss: RnntOptions | AedOptions,
     resume: bool = False,
+    lm: str = "",
 ) -> Progress:
-    """Trains an RNN-T or an AED; the model lies in `out` when it ends."""
+    """Trains an RNN-T or an AED, around the LM `lm` if one is given; the model lies in `out` when it ends."""
     if not data.train or not data.tokenizer:
         raise BadInputError("data.train (cuts) and data.tokenizer (a sentencepiece model) must be given")
     fabric = make_fabric(loop.precision, loss.listen > 0)
     role: Literal["transducer", "attention"] = "transducer" if kind == "rnnt" else "attention"
     tokenizer = SentencePieceTokenizer.load(data.tokenizer, role)
     torch.manual_seed(loop.seed)
+    inner = load_checkpoint(lm, "lm").model if lm else None
     config = network_config(kind, preset, changes)
+    if inner is not None:
+        config = changed_config(config, {"fusion": {"lm": config_to_json(inner.config)}})
+    elif kind == "aed" and config.fusion.method != "none":
+        raise BadInputError("model.fusion.method trains a decoder around an LM: name it with --fusion and --lm")
     if config.encoder.features != frontend.dimension:
         raise BadInputError(
             f"the frontend gives {frontend.dimension} features, the network reads {config.encoder.features}: "
@@ -140,6 +146,8 @@ def run_speech(
         else AedObjective(model, loss, "decoder" in loop.recompute)
     )
     start_from(model, warm_start)
+    if inner is not None:
+        model.put_lm(inner)
     source, held_out, transcripts = _speech(data, tokenizer, frontend, fabric)
     perplexity = None
     if loop.ilm_every:
