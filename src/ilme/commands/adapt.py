@@ -17,12 +17,12 @@ SHOWN = {
         "split",
         "limit",
         "lm",
+        "minutes",
         "language",
         "device",
         "format",
         "options.internal",
         "options.style",
-        "options.order",
         "options.overlap",
         "options.beam",
     )
@@ -36,7 +36,8 @@ def adapt(
     dev: Path | None = None,
     split: str = "",
     limit: int = 300,
-    lm: str = "",
+    lm: str = "auto",
+    minutes: float = 0.0,
     language: str = "",
     prompt: str = "",
     ranks: str = "",
@@ -59,7 +60,10 @@ def adapt(
             folder.
         split: Only dev utterances whose split is this.
         limit: At most this many dev utterances, drawn at random; 0 takes all.
-        lm: An LM over the model's tokens, in place of one trained on the text.
+        lm: What is trained on the text: ngram, lstm, decoder (the model's own), or auto, which trains what --minutes
+            allow and keeps what predicts held-out lines best. Or an LM that is there already: a file or folder.
+        minutes: Time for training neural LMs; 0 trains the n-gram alone. A run that was killed goes on when it is
+            started again.
         language: Language of multilingual models.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
@@ -75,7 +79,7 @@ def adapt(
 
     if not model or out is None:
         raise UsageError("name the model with --model and the folder to write with --out")
-    if not text and not lm:
+    if not text and lm in ("auto", "ngram", "lstm", "decoder"):
         raise UsageError("name text of the domain with --text, or an LM made from it with --lm")
     adapted = run(
         model,
@@ -85,6 +89,7 @@ def adapt(
         split=split,
         limit=limit,
         lm=lm,
+        minutes=minutes,
         device=device,
         format=format,
         model_options=model_options(language, prompt, ranks, head),

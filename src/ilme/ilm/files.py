@@ -19,7 +19,7 @@ from ilme.protocols import InternalLM
 from ilme.runtime.configs import json_object
 from ilme.runtime.tensors import check_finite, read_header, read_tensors, write_tensors
 
-__all__ = ["is_internal_lm", "load_internal_lm", "save_internal_lm"]
+__all__ = ["check_fingerprint", "fingerprint", "is_internal_lm", "load_internal_lm", "save_internal_lm"]
 
 VERSION = 2  # 1 had learned vectors alone
 _ENTRY = "ilme-internal"
@@ -45,7 +45,7 @@ def save_internal_lm(file: Path, scorer: InternalLM) -> None:
     }
     tensors = {name: value.detach().float() for name, value in scorer.tensors.items()}
     if hasattr(host, "language_parameters"):
-        tensors[_FINGERPRINT] = _fingerprint(host)
+        tensors[_FINGERPRINT] = fingerprint(host)
     write_tensors(file, tensors, {_ENTRY: json.dumps(about)})
 
 
@@ -87,9 +87,9 @@ def load_internal_lm(file: str | Path, model: Any, how: str = "") -> InternalLM:
     scale = about.get("scale")
     if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale <= _LARGEST_SCALE:
         raise CheckpointError(f"{file} is damaged: its scale must lie between 0 and {_LARGEST_SCALE}; {_AGAIN}")
-    fingerprint = tensors.pop(_FINGERPRINT, None)
+    mark = tensors.pop(_FINGERPRINT, None)
     if hasattr(model, "language_parameters"):
-        _check_fingerprint(file, fingerprint, model)
+        check_fingerprint(file, mark, model)
     return _made(file, model, about.get("how", "learned"), tensors, float(scale))
 
 
@@ -113,29 +113,29 @@ def _made(file: str | Path, model: Any, how: Any, tensors: dict[str, Tensor], sc
 
 
 @torch.no_grad()
-def _fingerprint(model: Any) -> Tensor:
+def fingerprint(model: Any) -> Tensor:
     """Numbers from all over each weight matrix that the internal LM uses: (matrices, _SAMPLED)."""
     matrices = [p.flatten() for p in model.language_parameters().values() if p.ndim > 1]
     evenly = torch.arange(_SAMPLED)
     return torch.stack([w[(evenly * (len(w) - 1) // (_SAMPLED - 1)).to(w.device)] for w in matrices]).float().cpu()
 
 
-def _check_fingerprint(file: str | Path, found: Tensor | None, model: Any) -> None:
+def check_fingerprint(file: str | Path, found: Tensor | None, model: Any, again: str = _AGAIN) -> None:
     """Refuses a file that another training of the same network made; warns of one that does not say.
 
     max over the matrices of |a − b| / |a|, where a is the model's row and b the file's
     """
     if found is None:
         warnings.warn(
-            f"{file} does not say which training of the model it was learned for, and may be another's; {_AGAIN}",
+            f"{file} does not say which training of the model it was learned for, and may be another's; {again}",
             stacklevel=3,
         )
         return
-    own = _fingerprint(model)
+    own = fingerprint(model)
     same = found.shape == own.shape and found.is_floating_point()
     change = ((found.float() - own).norm(dim=1) / own.norm(dim=1).clamp(min=1e-6)).max() if same else torch.tensor(1.0)
     if not change <= _ROUNDING:
         raise CheckpointError(
             f"{file} was learned for another training of such a model: the weights differ by {float(change):.0%}, and "
-            f"storage in 16 or 8 bits explains {_ROUNDING:.0%}; {_AGAIN}"
+            f"storage in 16 or 8 bits explains {_ROUNDING:.0%}; {again}"
         )

@@ -15,7 +15,7 @@ from ilme.models.speech import SpeechNetwork
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
-__all__ = ["PRESETS", "RNNT", "RNNTConfig", "factorised_logits"]
+__all__ = ["PRESETS", "RNNT", "RNNTConfig", "factorised_logits", "prediction_network", "projected"]
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,9 @@ class RNNT(SpeechNetwork):
             raise BadInputError("a transducer needs a token inventory with a blank")
         self.config, self.tokens = config, tokens
         self.encoder = LSTMEncoder(config.encoder)
-        self.predictor: LSTMPrediction | StatelessPrediction = (
-            LSTMPrediction(config, len(tokens), tokens.blank)
-            if config.prediction == "lstm"
-            else StatelessPrediction(config, len(tokens), tokens.blank)
-        )
-        self.encoder_head = _projected(config.encoder.outputs, config.projection, config.joint)
-        self.prediction_head = _projected(self.predictor.outputs, config.projection, config.joint)
+        self.predictor = prediction_network(config, len(tokens), tokens.blank)
+        self.encoder_head = projected(config.encoder.outputs, config.projection, config.joint)
+        self.prediction_head = projected(self.predictor.outputs, config.projection, config.joint)
         self.output = nn.Linear(config.joint, len(tokens))
         self.ctc = ctc_layer(config.encoder.outputs, tokens) if config.ctc else None
 
@@ -224,6 +220,12 @@ def _factorised(z: Tensor, is_blank: Tensor) -> Tensor:
     return torch.where(is_blank, z + z.masked_fill(is_blank, -torch.inf).logsumexp(-1, keepdim=True), z)
 
 
-def _projected(inputs: int, projection: int, joint: int) -> nn.Sequential:
+def prediction_network(config: RNNTConfig, units: int, sos: int) -> LSTMPrediction | StatelessPrediction:
+    """The prediction network of a config; `sos` is what it has read before the first label."""
+    kind = LSTMPrediction if config.prediction == "lstm" else StatelessPrediction
+    return kind(config, units, sos)
+
+
+def projected(inputs: int, projection: int, joint: int) -> nn.Sequential:
     """LayerNorm, the projection, and the joint network's own matrix on that side."""
     return nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, projection), nn.Linear(projection, joint))

@@ -14,6 +14,7 @@ from ilme import bundle
 from ilme.adapters.ctranslate2 import is_ctranslate2
 from ilme.errors import BadInputError, CheckpointError
 from ilme.ilm import internal_lm
+from ilme.ilm.decoder_lm import is_decoder_lm, load_decoder_lm
 from ilme.ilm.files import is_internal_lm
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.mixture import MixtureScorer
@@ -219,9 +220,9 @@ def load_lm(name: str | Path, model: Any, device: str = "") -> TokenScorer:
     """Loads an LM for a model, and checks that both have the same tokens.
 
     Args:
-        name: A checkpoint of `ilme train lm`, an n-gram (`ilme ngram train`, ARPA, KenLM), a mixture of such (`ilme lm
-            mix`), `bundled/lm` or `bundled/source_lm`, or a folder of a causal LM of `transformers` over the model's
-            own tokens.
+        name: A checkpoint of `ilme train lm`, an n-gram (`ilme ngram train`, ARPA, KenLM), the model's own decoder as
+            `ilme adapt --lm decoder` trained it, a mixture of such (`ilme lm mix`), `bundled/lm` or
+            `bundled/source_lm`, or a folder of a causal LM of `transformers` over the model's own tokens.
         model: The model, or its token inventory.
         device: Where it runs; where the model is, if not given.
     """
@@ -233,7 +234,11 @@ def load_lm(name: str | Path, model: Any, device: str = "") -> TokenScorer:
     scorer: Any
     if is_mixture(path):
         mixture = read_mixture(path)
-        return MixtureScorer([load_lm(f, tokens, device) for f in mixture.files], mixture.weights, "linear")
+        return MixtureScorer([load_lm(f, model, device) for f in mixture.files], mixture.weights, "linear")
+    if is_decoder_lm(path):
+        if isinstance(model, Tokens):
+            raise BadInputError(f"{name} is a model's own decoder, and runs only beside that model: load the model too")
+        return load_decoder_lm(path, model)
     if is_checkpoint(path):
         from ilme.models.checkpoint import load_checkpoint
 

@@ -30,7 +30,9 @@ def pack_networks(model: Any, scorers: Iterable[Any], format: Format) -> None:
         raise BadInputError(f"a model of kind {getattr(model, 'kind', '?')!r} cannot run in {format}: it is not packed")
     for scorer in scorers:
         for lm in unmixed(scorer):
-            if isinstance(lm, nn.Module):
+            if hasattr(lm, "pack"):
+                lm.pack(format)
+            elif isinstance(lm, nn.Module):
                 pack(lm, format)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,12 +45,21 @@ class Journal:
         active: Whether this process writes.
         tensorboard: Also write event files, if the package is there.
         title: Shown beside the progress bar.
+        listener: Called with each line, in place of the bar and of standard error.
     """
 
     def __init__(
-        self, out: Path, first_step: int, steps: int, active: bool, tensorboard: bool = True, title: str = ""
+        self,
+        out: Path,
+        first_step: int,
+        steps: int,
+        active: bool,
+        tensorboard: bool = True,
+        title: str = "",
+        listener: Callable[[str], None] | None = None,
     ) -> None:
         self.path, self.active, self.steps, self.title = out / "metrics.jsonl", active, steps, title
+        self._listener = listener
         self._bar: Any = None
         self._events: Any = None
         if not active:
@@ -63,7 +73,7 @@ class Journal:
             self._events = _event_writer(out / "tensorboard", first_step)
 
     def __enter__(self) -> Journal:
-        if self.active and sys.stderr.isatty():
+        if self.active and self._listener is None and sys.stderr.isatty():
             self._bar = _progress_bar()
             self._bar.start()
             self._task = self._bar.add_task(self.title, total=self.steps, completed=self._first, note="")
@@ -105,6 +115,8 @@ class Journal:
     def say(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False)
+        elif self.active and self._listener is not None:
+            self._listener(text)
         elif self.active:
             print(f"{self.title}: {text}", file=sys.stderr, flush=True)
 

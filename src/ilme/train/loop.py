@@ -9,6 +9,7 @@ import json
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -34,21 +35,23 @@ class TrainingStoppedError(IlmeError):
     """Training cannot go on; the message says why and what is saved."""
 
 
-def make_fabric(precision: str = "auto", listens: bool = False) -> Any:
+def make_fabric(precision: str = "auto", listens: bool = False, device: str = "") -> Any:
     """Fabric for this process: alone, or one of those that torchrun started.
 
     Args:
         precision: As in LoopOptions.
         listens: Whether a part of the network waits at first (`Objective.listen`), and so has no gradients to share.
+        device: Where one process trains, such as cpu or cuda:1; all CUDA devices that torchrun gives if empty.
     """
     Fabric = _fabric_class()
     local, world = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("WORLD_SIZE", 1))
-    cuda = torch.cuda.is_available()
+    cuda = torch.device(device).type == "cuda" if device else torch.cuda.is_available()
+    index = torch.device(device).index if device else None
     if precision == "auto":
         precision = "bf16" if cuda else "fp32"
     fabric = Fabric(
         accelerator="cuda" if cuda else "cpu",
-        devices=local,
+        devices=local if index is None or not cuda else [index],
         num_nodes=max(1, world // local),
         strategy="auto" if world == 1 else "ddp_find_unused_parameters_true" if listens else "ddp",
         precision="bf16-mixed" if precision == "bf16" else "32-true",
@@ -81,6 +84,7 @@ class Trainer:
             evaluation where `loop.choose` is `last`.
         perplexity: Internal-LM perplexities by name, measured every `loop.ilm_every` steps.
         fabric: From `make_fabric`.
+        say: Called with each line of the log, in place of a progress bar; no curves are drawn then.
     """
 
     def __init__(
@@ -94,9 +98,10 @@ class Trainer:
         export: Callable[[Any], Any],
         perplexity: Callable[[Any], dict[str, float]] | None = None,
         fabric: Any = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.out, self.source, self.held_out, self.loop, self.rates = out, source, held_out, loop, optimiser
-        self.export, self.perplexity = export, perplexity
+        self.export, self.perplexity, self.say = export, perplexity, say
         self.fabric = fabric or make_fabric(loop.precision, objective.listen > 0)
         self.objective = objective
         if "encoder" in loop.recompute:
@@ -120,10 +125,17 @@ class Trainer:
         SIGTERM is passed on when all is saved, so that the process ends as one that was asked to.
         """
         self._begin(resume)
-        previous = signal.signal(signal.SIGTERM, self._on_sigterm)
+        main = threading.current_thread() is threading.main_thread()  # no other may handle signals
+        previous = signal.signal(signal.SIGTERM, self._on_sigterm) if main else None
         title = f"train {self.objective.model.kind}"
         journal = Journal(
-            self.out, self.progress.step, self.foreseen, self.fabric.is_global_zero, self.loop.tensorboard, title
+            self.out,
+            self.progress.step,
+            self.foreseen,
+            self.fabric.is_global_zero,
+            self.loop.tensorboard,
+            title,
+            self.say,
         )
         try:
             with journal:
@@ -131,8 +143,9 @@ class Trainer:
                     journal.say(f"loop.graphs has no effect: {self._no_graphs}")
                 self._train(journal)
         finally:
-            signal.signal(signal.SIGTERM, previous)
-        if self.fabric.is_global_zero:
+            if main:
+                signal.signal(signal.SIGTERM, previous)
+        if self.fabric.is_global_zero and self.say is None:
             draw_curves(journal.path, self.out / "curves.png")
         if self._stop_asked:
             signal.raise_signal(signal.SIGTERM)

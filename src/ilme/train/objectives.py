@@ -287,12 +287,12 @@ class LmObjective(Objective):
     """Cross-entropy of a language model, or its noise-contrastive estimate; in evaluation mode cross-entropy.
 
     Args:
-        model: The network.
+        model: The network: an `LSTMLM`, or one that has its `forward`, `tokens`, `sos` and `output`.
         options: Which loss.
         counts: How often the training text has each id (V,); needed for `nce`.
     """
 
-    def __init__(self, model: LSTMLM, options: LmOptions | None = None, counts: Tensor | None = None) -> None:
+    def __init__(self, model: LSTMLM | Any, options: LmOptions | None = None, counts: Tensor | None = None) -> None:
         super().__init__()
         self.model, self.options = model, options or LmOptions()
         self.nce: NoiseContrastive | None = None

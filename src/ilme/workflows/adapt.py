@@ -49,7 +49,8 @@ from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from ilme.workflows.card import card_text
 from ilme.workflows.decoding import read_set
 from ilme.workflows.dev_check import unexplained
-from ilme.workflows.domain_lm import LMOptions, keep_lm, text_writer, train_domain_lm
+from ilme.workflows.domain_lm import LMOptions, keep_lm, read_domain_text, text_writer
+from ilme.workflows.lm_choice import KINDS, choose_lm, work_folder
 from ilme.workflows.options import AdaptOptions, Style
 from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
@@ -91,7 +92,8 @@ def adapt(
     dev: str | Path | Sequence[Utterance] = (),
     split: str = "",
     limit: int = 300,
-    lm: str = "",
+    lm: str = "auto",
+    minutes: float = 0.0,
     device: str = "cpu",
     format: Format = "float32",
     model_options: Mapping[str, Any] | None = None,
@@ -108,7 +110,11 @@ def adapt(
         dev: Transcribed speech of the domain; without it, weights of other domains are used, untested.
         split: Only dev utterances whose split is this.
         limit: At most this many dev utterances, drawn at random; 0 takes all.
-        lm: An LM over the model's tokens, in place of one trained on `text`; over folded ones if the style is fold.
+        lm: The LM that is trained on `text`: `ngram`, `lstm`, `decoder` (the model's own), or `auto`, which trains what
+            `minutes` allow and keeps what predicts held-out lines best. Or the name of one that is there, as `load_lm`
+            takes it, in place of all that; over folded tokens if the style is fold.
+        minutes: For training neural LMs; 0 trains the n-gram alone, or for 5 minutes a network that `lm` names. A run
+            that was killed goes on where it was when it is started again.
         device: Where everything runs.
         format: Of the weights on a CPU.
         model_options: What the model's own kind takes, such as a language.
@@ -118,7 +124,8 @@ def adapt(
     """
     began = time.perf_counter()
     options, out = options or AdaptOptions(), Path(out)
-    if not text and not lm:
+    named = "" if lm in KINDS else lm
+    if not text and not named:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
     if limit < 0:
         raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
@@ -126,7 +133,7 @@ def adapt(
     utterances = _drawn(read_set(dev, split), limit, options.seed)
     if host is None:
         host = load_model(model, device, **(model_options or {}))
-    scorer = load_lm(lm, host) if lm else None
+    scorer = load_lm(named, host) if named else None
     if host.device.type == "cpu":
         pack_networks(host, (scorer,), format)
     _check_internal(host, options.internal, bool(utterances))
@@ -136,13 +143,17 @@ def adapt(
         if scorer is None:
             spoken = [u.text for u in utterances]
             lm_options = LMOptions(style, options.order, options.prune, options.overlap, options.seed)
-            scorer, report["text"] = train_domain_lm(host, text, spoken, folder / LM, lm_options, say)
+            read = read_domain_text(host, text, spoken, lm_options, say)
+            chosen = choose_lm(lm, host, read, folder, work_folder(out), minutes, lm_options, say)
+            scorer, report["text"], report["lm"] = chosen.scorer, read.about, chosen.about
+            if host.device.type == "cpu":
+                pack_networks(host, (scorer,), format)
         domain = Domain(
             _lasting(model),
             _kept_options(model_options or {}, folder),
             host.kind,
             search=default_options(host, options.beam),
-            lm=keep_lm(lm, folder) if lm else LM,
+            lm=keep_lm(named, folder) if named else chosen.name,
             style=style,
         )
         if utterances:
@@ -151,7 +162,9 @@ def adapt(
             found = _without_dev(host, domain, options, say)
         report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
         found = replace(found, domain=replace(found.domain, report=report))
-        return _written(found, folder, out.name)
+        written = _written(found, folder, out.name)
+    shutil.rmtree(work_folder(out), ignore_errors=True)
+    return written
 
 
 def style_for(host: Any, style: Style) -> Style:

@@ -31,9 +31,24 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += ["", f"Set aside, {len(aside)} dev utterances that no hypothesis explains:", ""]
         lines += [f"- {name}: {reason}" for name, reason in list(aside.items())[:LISTED]]
         lines += [f"- and {len(aside) - LISTED} more in domain.json"] if len(aside) > LISTED else []
+    if "perplexity" in report.get("lm", {}):
+        lines += ["", *_lm(report["lm"])]
     if "text" in report:
         lines += ["", "Text: " + ", ".join(f"{k} {v}" for k, v in report["text"].items() if v not in ([], False)) + "."]
     return "\n".join(lines) + "\n"
+
+
+def _lm(about: dict[str, Any]) -> list[str]:
+    """Which LMs were trained, how well they predict, and what was kept of them."""
+    rows = [
+        f"| LM ({about['held-out lines']} held-out lines) | perplexity per token | weight | training |",
+        "| --- | --- | --- | --- |",
+    ]
+    for kind, value in about["perplexity"].items():
+        trained = about["training"].get(kind)
+        time = f"{trained['seconds']:.0f} s, {trained['epochs']} passes" if trained else ""
+        rows.append(f"| {kind} | {value:.2f} | {about['weights'].get(kind, '')} | {time} |")
+    return rows
 
 
 def _table(report: dict[str, Any]) -> list[str]:

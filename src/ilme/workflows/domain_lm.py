@@ -21,7 +21,17 @@ from ilme.lm.ngram_train import NGramOptions, train_ngram
 from ilme.runtime.files import weights_file
 from ilme.tokens import Tokens
 
-__all__ = ["LMOptions", "keep_lm", "text_writer", "train_domain_lm", "unwritable"]
+__all__ = [
+    "MIXTURE",
+    "DomainText",
+    "LMOptions",
+    "keep_lm",
+    "read_domain_text",
+    "text_writer",
+    "train_domain_lm",
+    "train_ngram_lm",
+    "unwritable",
+]
 
 SPELLED = 200  # an inventory of fewer units spells words out
 FEWEST_WORDS = 20  # a few sentences; of less an LM learns nothing but to repeat them
@@ -50,35 +60,42 @@ class LMOptions:
     seed: int = 0
 
 
-def train_domain_lm(
-    model: Any, text: Sequence[str], evaluation: Sequence[str], path: Path, options: LMOptions, say: Say
-) -> tuple[NGramScorer, dict[str, Any]]:
-    """Trains the LM and writes it.
+@dataclass(frozen=True)
+class DomainText:
+    """The text of a domain as the LM reads it.
+
+    Attributes:
+        ids: Each line in the model's tokens, folded where the style says so.
+        about: What went into it, for the card.
+    """
+
+    ids: list[list[int]]
+    about: dict[str, Any]
+
+    @property
+    def tokens(self) -> int:
+        """How many there are, ends of lines not counted."""
+        return sum(map(len, self.ids))
+
+
+def read_domain_text(
+    model: Any, text: Sequence[str], evaluation: Sequence[str], options: LMOptions, say: Say
+) -> DomainText:
+    """Reads the text of a domain, in the style that the model writes.
 
     Args:
         model: The model, for its tokens and tokenizer.
         text: Text files or globs.
         evaluation: Texts that must not be learned: the dev transcripts.
-        path: The file to write.
         options: How.
         say: Called with one line for each thing done.
-
-    Returns:
-        The LM, and what went into it.
     """
     lines = _lines(model, text, evaluation, options)
-    tokens = lm_tokens(model.tokens)
     ids = [model.tokenizer.encode(line) for line in lines.lines]
     if options.style == "fold":
         ids = [folded for folded in map(Folds(model.tokens), ids) if folded]
     count = sum(map(len, ids))
     _check_script(model.tokens, lines, ids, count)
-    flat = np.fromiter((i for y in ids for i in (*y, tokens.eos)), dtype=np.int64, count=count + len(ids))
-    trained = train_ngram(flat, tokens, NGramOptions(options.order, options.prune[: options.order]))
-    scorer = NGramScorer(
-        build_automaton(trained.arpa), tokens, trained.arpa.missing, trained.arpa.unknown, model.device
-    )
-    scorer.save(path)
     about = {
         "lines": len(lines.lines),
         "words": lines.words,
@@ -86,8 +103,6 @@ def train_domain_lm(
         "style": options.style,
         "recased": lines.recased,
         "left out for overlap with dev": lines.excluded,
-        "order": options.order,
-        "n-grams": list(trained.kept),
         "unreadable": list(lines.problems),
     }
     styled = ", given case and punctuation" if lines.recased else ""
@@ -95,8 +110,34 @@ def train_domain_lm(
     for problem in lines.problems[:5]:
         say(f"text: {problem}")
     say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
-    say(f"LM: {options.order}-gram over the model's tokens, {sum(trained.kept):,} n-grams")
-    return scorer, about
+    return DomainText(ids, about)
+
+
+def train_ngram_lm(model: Any, ids: Sequence[Sequence[int]], options: LMOptions) -> tuple[NGramScorer, dict[str, Any]]:
+    """An n-gram of lines in the model's tokens, and what it is made of."""
+    tokens = lm_tokens(model.tokens)
+    count = sum(map(len, ids)) + len(ids)
+    flat = np.fromiter((i for y in ids for i in (*y, tokens.eos)), dtype=np.int64, count=count)
+    trained = train_ngram(flat, tokens, NGramOptions(options.order, options.prune[: options.order]))
+    scorer = NGramScorer(
+        build_automaton(trained.arpa), tokens, trained.arpa.missing, trained.arpa.unknown, model.device
+    )
+    return scorer, {"order": options.order, "n-grams": list(trained.kept)}
+
+
+def train_domain_lm(
+    model: Any, text: Sequence[str], evaluation: Sequence[str], path: Path, options: LMOptions, say: Say
+) -> tuple[NGramScorer, dict[str, Any]]:
+    """Trains an n-gram on the text of a domain and writes it to `path`; the other arguments are `read_domain_text`'s.
+
+    Returns:
+        The LM, and what went into it.
+    """
+    read = read_domain_text(model, text, evaluation, options, say)
+    scorer, about = train_ngram_lm(model, read.ids, options)
+    scorer.save(path)
+    say(f"LM: {options.order}-gram over the model's tokens, {sum(about['n-grams']):,} n-grams")
+    return scorer, read.about | about
 
 
 def keep_lm(name: str, folder: Path) -> str:
