@@ -26,6 +26,7 @@ class Found:
     path: float
     lm: float = 0.0
     subtracted: float = 0.0
+    phrases: float = 0.0
     times: tuple[int, ...] = ()
 
 
@@ -70,13 +71,14 @@ def log_add(a, b):
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
 
-def _ended(found, labels, lm, subtracted, options):
-    """With the ends that count: the subtracted LM's as the external one's where nothing else is said."""
+def _ended(found, labels, lm, subtracted, phrases, options):
+    """With the ends that count: the subtracted LM's as the external one's where nothing else is said, the phrases'."""
     also = options.lm_eos if options.subtracted_eos is None else options.subtracted_eos
     return replace(
         found,
         lm=found.lm + (lm.end(labels) if options.lm_eos else 0.0),
         subtracted=found.subtracted + (subtracted.end(labels) if also else 0.0),
+        phrases=found.phrases + phrases.end(labels),
     )
 
 
@@ -88,6 +90,7 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
     weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
     lm = Follower(fusion.lm if weights.lm else None, size)
     subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
+    phrases = Follower(fusion.phrases if weights.phrases else None, size)
     predictions = {(): model.start(1)}
 
     def prediction(labels):
@@ -97,7 +100,7 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
         return predictions[labels][0]
 
     def total(labels, found):
-        return fuse(found.path, found.lm, found.subtracted, float(len(labels)), weights)
+        return fuse(found.path, found.lm, found.subtracted, float(len(labels)), weights, found.phrases)
 
     def best(beam, count):
         return dict(sorted(beam.items(), key=lambda item: -total(*item))[:count])
@@ -134,11 +137,12 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
                         found.path + rows[y][v] + aware,
                         found.lm + lm.rows(y)[v],
                         found.subtracted + subtracted.rows(y)[v],
+                        found.phrases + phrases.rows(y)[v],
                         (*found.times, t),
                     )
             open_ = {y: found for y, found in best(longer, options.beam).items() if total(y, found) > floor}
         beam = best(done, options.beam)
-    beam = {y: _ended(found, y, lm, subtracted, options) for y, found in beam.items()}
+    beam = {y: _ended(found, y, lm, subtracted, phrases, options) for y, found in beam.items()}
     return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
 
 
@@ -150,6 +154,7 @@ def ctc_beam(model, h, fusion, options, limit=math.inf):
     weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
     lm = Follower(fusion.lm if weights.lm else None, size)
     subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
+    phrases = Follower(fusion.phrases if weights.phrases else None, size)
 
     def add(sums, key, value):
         sums[key] = (
@@ -157,7 +162,7 @@ def ctc_beam(model, h, fusion, options, limit=math.inf):
         )
 
     def total(labels, found):
-        return fuse(found.asr, found.lm, found.subtracted, float(len(labels)), weights)
+        return fuse(found.asr, found.lm, found.subtracted, float(len(labels)), weights, found.phrases)
 
     beam = {(): Found(0.0, 0.0)}
     sums = {((), "blank"): 0.0}  # (labels, what the alignments end in) to the log-sum over them
@@ -186,11 +191,11 @@ def ctc_beam(model, h, fusion, options, limit=math.inf):
             if max(ways) == NEVER:
                 continue
             asr = max(ways) if min(ways) == NEVER else log_add(*ways)
-            parts = [sum(s.rows(y[:u])[y[u]] for u in range(len(y))) for s in (lm, subtracted)]
+            parts = [sum(s.rows(y[:u])[y[u]] for u in range(len(y))) for s in (lm, subtracted, phrases)]
             found[y] = Found(asr, asr, *parts, times[y])
         beam = dict(sorted(found.items(), key=lambda item: -total(*item))[: options.beam])
         sums = {key: value for key, value in new.items() if key[0] in beam}
-    beam = {y: _ended(found, y, lm, subtracted, options) for y, found in beam.items()}
+    beam = {y: _ended(found, y, lm, subtracted, phrases, options) for y, found in beam.items()}
     ranked = sorted(beam.items(), key=lambda item: -total(*item))[: options.nbest or options.beam]
     return [(y, total(y, found), found) for y, found in ranked]
 
@@ -203,6 +208,7 @@ def attention_beam(model, memory, fusion, options, limit=math.inf):
     weights, eos, size = fusion.weights, model.tokens.eos, len(model.tokens)
     lm = Follower(fusion.lm if weights.lm else None, size)
     subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
+    phrases = Follower(fusion.phrases if weights.phrases else None, size)
     heard = {(): model.start(memory)}
     alpha, keep = options.length_normalisation, options.nbest or options.beam
     limit = min(limit, options.max_length)
@@ -214,7 +220,7 @@ def attention_beam(model, memory, fusion, options, limit=math.inf):
         return heard[labels][0][0].tolist()
 
     def total(labels, found):
-        return fuse(found.asr, found.lm, found.subtracted, float(len(labels)), weights)
+        return fuse(found.asr, found.lm, found.subtracted, float(len(labels)), weights, found.phrases)
 
     def forbidden(labels):
         looks = [(), options.repeat_ignores] if options.repeat_ignores else [()]
@@ -228,7 +234,7 @@ def attention_beam(model, memory, fusion, options, limit=math.inf):
             rows = rows_of(y)
             lead = rows[eos] - max(p for v, p in enumerate(rows) if v != eos)
             if lead >= -options.end_margin or step == limit:
-                end = _ended(found, y, lm, subtracted, options)
+                end = _ended(found, y, lm, subtracted, phrases, options)
                 end = replace(end, asr=end.asr + rows[eos])
                 candidates.append((total(y, end), y, end, True))
             if step == limit or lead > options.certain_end:
@@ -237,7 +243,11 @@ def attention_beam(model, memory, fusion, options, limit=math.inf):
                 if v == eos or forbidden((*y, v)):
                     continue
                 more = Found(
-                    found.asr + rows[v], 0.0, found.lm + lm.rows(y)[v], found.subtracted + subtracted.rows(y)[v]
+                    found.asr + rows[v],
+                    0.0,
+                    found.lm + lm.rows(y)[v],
+                    found.subtracted + subtracted.rows(y)[v],
+                    found.phrases + phrases.rows(y)[v],
                 )
                 candidates.append((total((*y, v), more), (*y, v), more, False))
         candidates.sort(key=lambda c: -c[0])

@@ -76,16 +76,33 @@ def transducer_sequence(model, f, sequence, weights=NO_FUSION, most=3, blank_awa
     return tuple(torch.tensor(x, dtype=torch.float64).logsumexp(0).item() for x in (paths, asrs))
 
 
+def no_bonus(sequence):
+    return 0.0
+
+
 def transducer_best(
-    model, f, lm=None, subtracted=None, weights=NO_FUSION, most=3, ends=(False, False), blank_aware=False
+    model,
+    f,
+    lm=None,
+    subtracted=None,
+    weights=NO_FUSION,
+    most=3,
+    ends=(False, False),
+    blank_aware=False,
+    bonus=no_bonus,
 ):
-    """All sequences as (score, labels, asr), best first; ends: whether each of the two LMs scores the end."""
+    """All sequences as (score, labels, asr), best first.
+
+    Args:
+        ends: Whether each of the two LMs scores the end.
+        bonus: That of a sequence's phrases.
+    """
     labels = [i for i in range(len(model.tokens)) if i != model.tokens.blank]
     found = []
     for y in sequences(labels, most * len(f)):
         path, asr = transducer_sequence(model, f, y, weights, most, blank_aware)
         language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
-        total = fuse(path, *language, float(len(y)), weights)
+        total = fuse(path, *language, float(len(y)), weights, bonus(y))
         found.append((total, y, asr))
     return sorted(found, key=lambda item: -item[0])
 
@@ -95,7 +112,7 @@ def collapsed(alignment, blank):
     return tuple(v for v, _ in itertools.groupby(alignment) if v != blank)
 
 
-def ctc_best(model, h, lm=None, subtracted=None, weights=NO_FUSION, ends=(False, False)):
+def ctc_best(model, h, lm=None, subtracted=None, weights=NO_FUSION, ends=(False, False), bonus=no_bonus):
     """All sequences that any alignment of h (T, E) says, as (score, labels, asr), best first."""
     blank, rows = model.tokens.blank, model.emit(h).double().log_softmax(-1).tolist()
     sums = {}
@@ -106,12 +123,20 @@ def ctc_best(model, h, lm=None, subtracted=None, weights=NO_FUSION, ends=(False,
     for y, paths in sums.items():
         asr = torch.tensor(paths, dtype=torch.float64).logsumexp(0).item()
         language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
-        found.append((fuse(asr, *language, float(len(y)), weights), y, asr))
+        found.append((fuse(asr, *language, float(len(y)), weights, bonus(y)), y, asr))
     return sorted(found, key=lambda item: -item[0])
 
 
 def attention_best(
-    model, memory, longest, lm=None, subtracted=None, weights=NO_FUSION, rank=lambda s, n: s, ends=(True, True)
+    model,
+    memory,
+    longest,
+    lm=None,
+    subtracted=None,
+    weights=NO_FUSION,
+    rank=lambda s, n: s,
+    ends=(True, True),
+    bonus=no_bonus,
 ):
     """All sequences up to `longest` labels as (rank, labels, asr), best first; the model always scores the end."""
     eos = model.tokens.eos
@@ -124,6 +149,6 @@ def attention_best(
             rows, state = model.step(torch.tensor([label]), state, memory)
         asr += rows[0, eos].item()
         language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
-        total = fuse(asr, *language, float(len(y)), weights)
+        total = fuse(asr, *language, float(len(y)), weights, bonus(y))
         found.append((rank(total, len(y)), y, asr))
     return sorted(found, key=lambda item: -item[0])

@@ -36,9 +36,9 @@ def test_a_share_of_zero_is_the_scorer_itself():
     scorer, rows = tiny("lm"), torch.randn(2, 32)
     assert smoothed(scorer, 0.0) is scorer
     assert Smoothing(0.0, uniform(scorer.tokens))(rows) is rows
-    lm, subtracted = Fusion(scorer, scorer, FusionWeights(0.3, 0.3)).scorers(tiny("aed"))
+    lm, subtracted, _ = Fusion(scorer, scorer, FusionWeights(0.3, 0.3)).scorers(tiny("aed"))
     assert lm is scorer and subtracted is scorer
-    _, subtracted = Fusion(scorer, scorer, FusionWeights(0.3, 0.0, 0.0, 0.5)).scorers(tiny("aed"))
+    _, subtracted, _ = Fusion(scorer, scorer, FusionWeights(0.3, 0.0, 0.0, 0.5)).scorers(tiny("aed"))
     assert isinstance(subtracted, NullScorer), "nothing is subtracted, so nothing is smoothed"
 
 

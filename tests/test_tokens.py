@@ -8,7 +8,7 @@ import pytest
 
 from ilme.errors import BadInputError, VocabularyMismatchError
 from ilme.testing import numbered_tokens
-from ilme.tokens import Tokens, check_same_vocabulary
+from ilme.tokens import Tokens, check_same_vocabulary, spelling
 
 
 def test_a_label_has_one_id_everywhere():
@@ -34,3 +34,11 @@ def test_special_ids_must_be_ids():
 def test_tokens_survive_json():
     tokens = numbered_tokens(5, "transducer")
     assert Tokens.from_json(json.loads(json.dumps(tokens.to_json()))) == tokens
+
+
+def test_the_text_of_each_piece():
+    sentencepiece = Tokens(("<eos>", "<unk>", "▁the", "s", "▁", "<0xE4>", "<id 6>"), eos=0, unk=1)
+    assert spelling(sentencepiece) == [None, "\ufffd", " the", "s", " ", "\ufffd", None]
+    bytes_ = Tokens(("Ġthe", "Ã©", "Ã", "<|endoftext|>", "<"), eos=3)
+    assert spelling(bytes_) == [" the", "é", "\ufffd", None, "<"]
+    assert spelling(Tokens(("<pad>", "|", "A"), blank=0)) == [None, " ", "A"]

@@ -1,10 +1,11 @@
 """The one place where a λ appears.
 
-    score(y) = log P_E2E(y|x) + λ_T log P_T(y) − μ log P_S(y) + β |y|,   P_S(v|y) = (1 − ε) P(v|y) + ε q(v)
+    score(y) = log P_E2E(y|x) + λ_T log P_T(y) − μ log P_S(y) + β |y| + κ B(y),   P_S(v|y) = (1 − ε) P(v|y) + ε q(v)
 
 BS has λ_T = μ = 0, Shallow Fusion μ = 0; Density Ratio subtracts a source-domain LM (Eq. 15 of the paper), LODR a
 source-domain bigram, ILME the model's own internal LM (Eq. 18). They differ in the subtracted scorer and in nothing
 else: no search knows which of them it runs. Whatever P is, ε bounds what subtracting it can reward (`ilme.smoothing`).
+B(y) is the bonus of the listed phrases that y holds, names and terms say (`ilme.lm.phrases`); any method can have it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["Fusion", "FusionWeights", "fuse"]
 
 Score = TypeVar("Score", float, Tensor)
 
+SCORERS = ("lm", "subtracted", "phrases")  # those of `Fusion`, each with a weight of its name
 LARGEST = 100.0  # a weight beyond it is a mistake: the model itself would no longer count
 
 
@@ -36,12 +38,14 @@ class FusionWeights:
         subtracted: μ, weight of the LM that is subtracted: λ_S of Density Ratio, λ_I of ILME.
         length: β, reward for each label; the same for every method that is compared.
         background: ε, the share of a background distribution q in what is subtracted; 0 subtracts the LM as it is.
+        phrases: κ, weight of the bonus for listed phrases.
     """
 
     lm: float = 0.0
     subtracted: float = 0.0
     length: float = 0.0
     background: float = 0.0
+    phrases: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -58,8 +62,15 @@ class FusionWeights:
             raise BadInputError(f"FusionWeights.background is a share and must be below 1, got {self.background!r}")
 
 
-def fuse(asr: Score, lm: Score, subtracted: Score, length: Score | float, weights: FusionWeights) -> Score:
-    """asr + λ_T·lm − μ·subtracted + β·length (Eqs. 27 and 33); a weight of 0 leaves the sum bit for bit as it is."""
+def fuse(
+    asr: Score,
+    lm: Score,
+    subtracted: Score,
+    length: Score | float,
+    weights: FusionWeights,
+    phrases: Score | float = 0.0,
+) -> Score:
+    """asr + λ_T·lm − μ·subtracted + β·length + κ·phrases (Eqs. 27 and 33); a weight of 0 leaves the sum as it is."""
     score = asr
     if weights.lm:
         score = score + weights.lm * lm
@@ -67,6 +78,8 @@ def fuse(asr: Score, lm: Score, subtracted: Score, length: Score | float, weight
         score = score - weights.subtracted * subtracted
     if weights.length:
         score = score + weights.length * length
+    if weights.phrases:
+        score = score + weights.phrases * phrases
     return score
 
 
@@ -81,26 +94,28 @@ class Fusion:
         subtracted: What is subtracted: an internal LM, a source-domain LM, a bigram, nothing.
         weights: Their weights.
         background: log q (V,), which smooths what is subtracted; None is uniform over the outcomes.
+        phrases: The bonus for listed phrases.
     """
 
     lm: TokenScorer | None = None
     subtracted: TokenScorer | None = None
     weights: FusionWeights = FusionWeights()
     background: Tensor | None = None
+    phrases: TokenScorer | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lm", "subtracted"):
+        for name in SCORERS:
             if getattr(self, name) is None and getattr(self.weights, name):
                 raise BadInputError(f"weights.{name} is {getattr(self.weights, name)} but no {name} scorer was given")
 
-    def scorers(self, host: TokenScorer | object) -> tuple[TokenScorer, TokenScorer]:
-        """The LM and the subtracted scorer to run beside `host`, checked against its vocabulary."""
+    def scorers(self, host: TokenScorer | object) -> tuple[TokenScorer, TokenScorer, TokenScorer]:
+        """The LM, the subtracted scorer and the phrases to run beside `host`, checked against its vocabulary."""
         tokens, device = host.tokens, host.device  # type: ignore[union-attr]
         null = NullScorer(tokens, device)
         chosen = []
-        for name in ("lm", "subtracted"):
+        for name in SCORERS:
             scorer = getattr(self, name) if getattr(self.weights, name) else null
             check_same_vocabulary(tokens, scorer.tokens, "model", f"{name} scorer")
             chosen.append(scorer)
         share = self.weights.background if self.weights.subtracted else 0.0
-        return chosen[0], smoothed(chosen[1], share, self.background)
+        return chosen[0], smoothed(chosen[1], share, self.background), chosen[2]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ilme.errors import BadInputError, VocabularyMismatchError
 
-__all__ = ["Tokenizer", "Tokens", "check_same_vocabulary"]
+__all__ = ["Tokenizer", "Tokens", "byte_letters", "check_same_vocabulary", "spelling"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,34 @@ class Tokenizer(Protocol):
     def decode(self, ids: list[int]) -> str:
         """Text of the ids; special ids are left out."""
         ...
+
+
+def byte_letters() -> dict[int, str]:
+    """A printable letter for each byte, as GPT-2's vocabulary files write them (Ġ is the space)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    others = [byte for byte in range(256) if byte not in letters]
+    return letters | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+def spelling(tokens: Tokens) -> list[str | None]:
+    """The text of each id, with a space where its piece marks one; None for an id that stands for no text.
+
+    A piece that is part of a character, or stands for unknown text, is written "\ufffd".
+    """
+    bytes_of = {letter: byte for byte, letter in byte_letters().items()}
+    byte_level = any(piece.startswith("Ġ") for piece in tokens.pieces)
+
+    def text(index: int, piece: str) -> str | None:
+        if index == tokens.unk or re.fullmatch("<0x[0-9A-F]{2}>", piece):
+            return "\ufffd"
+        if index in tokens.special or re.fullmatch("<.+>", piece):
+            return None
+        if byte_level and all(letter in bytes_of for letter in piece):
+            return bytes(bytes_of[letter] for letter in piece).decode(errors="replace")
+        return " " if piece == "|" else piece.replace("▁", " ")
+
+    return [text(index, piece) for index, piece in enumerate(tokens.pieces)]
 
 
 def check_same_vocabulary(

@@ -16,7 +16,7 @@ from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm import internal_lm
 from ilme.recogniser.loading import load_lm, load_model
-from ilme.recogniser.options import default_options
+from ilme.recogniser.options import default_options, safe_boost
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.windows import Window
 from ilme.search.attention import AttentionOptions, AttentionSearch
@@ -212,6 +212,37 @@ def test_families_have_guards_and_short_audio_has_labels_to_spare(kind, folder):
     recogniser = Recogniser(model, weights=FusionWeights(length=9.0))
     most = max(len(h.tokens) for h in recogniser.nbest([noise(0.2)])[0])
     assert 8 < most <= int(0.2 * 40) + SPARE_LABELS
+
+
+# --- listed phrases ---------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_listed_phrase_is_written(kind, folder):
+    recogniser = recogniser_of(folder, kind)
+    audio = noise(0.7, 1)
+    plain = recogniser.nbest([audio])[0]
+    wanted = next(h.text for h in plain[1:] if h.text and h.text not in plain[0].text)
+    expecting = recogniser.with_phrases([wanted], boost=50.0)
+    (found,) = expecting.nbest([audio])
+    assert wanted in found[0].text and found[0].scores.phrases > 0
+    assert expecting.transcribe(audio).text == recogniser.transcribe(audio, phrases=[(wanted, 50.0)]).text
+    assert recogniser.nbest([audio])[0] == plain, "it is another recogniser"
+    assert all(h.scores.fused(expecting.weights) == pytest.approx(h.score) for h in found if kind == "rnnt")
+
+
+def test_lists_of_phrases_are_added_and_compiled_once(folder):
+    recogniser = recogniser_of(folder, "rnnt")
+    assert recogniser.phrases is None and recogniser.with_phrases([]) is recogniser
+    first = recogniser.with_phrases(["a", ("b", 2.0)])
+    assert first.weights == replace(WEIGHTS, phrases=safe_boost(recogniser.model))
+    assert recogniser.with_phrases(["a", ("b", 2.0)]).phrases is first.phrases
+    both = first.with_phrases([("b", 3.0), "c"], boost=0.7)
+    assert [(p.text, p.weight) for p in both.listed] == [("a", 1.0), ("b", 3.0), ("c", 1.0)]
+    assert both.weights.phrases == 0.7 and first.phrases is not both.phrases
+    for number in range(40):
+        recogniser.with_phrases(["a" * (number + 1)])
+    assert recogniser.with_phrases(["a", ("b", 2.0)]).phrases is not first.phrases, "old lists are given up"
 
 
 def repeats(labels: tuple[int, ...], most: int, span: int) -> bool:

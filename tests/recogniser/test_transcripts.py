@@ -28,7 +28,8 @@ def test_plain_text_leaves_silence_out():
 
 def test_json_keeps_times_and_every_component_score():
     data = json.loads(render(TALK, "json"))
-    assert data["segments"][0]["scores"] == {"asr": -3.0, "lm": -8.0, "subtracted": -7.5, "length": 3}
+    parts = {"asr": -3.0, "lm": -8.0, "subtracted": -7.5, "length": 3, "phrases": 0.0}
+    assert data["segments"][0]["scores"] == parts
     assert data["segments"][1]["text"] == "" and data["segments"][1]["scores"] is None
     assert data["seconds"] == 3700.0
 

@@ -16,6 +16,7 @@ from ilme.models.packed import pack, packed_copy
 from ilme.search.attention import AttentionOptions, AttentionSearch, best_pairs
 from ilme.testing import numbered_tokens
 from tests import oracle
+from tests.phrase_oracle import drawn_phrases
 from tests.search.test_transducer import Aloof, Forbidden, language_model
 
 SMALL = AEDConfig(
@@ -52,6 +53,7 @@ cases = st.fixed_dictionaries(
         "alpha": st.sampled_from([0.0, 0.6, 1.0]),
         "filters": st.sampled_from([0, 2]),
         "share": st.sampled_from([0.0, 0.1, 0.6]),
+        "kappa": st.sampled_from([0.0, 0.5, 2.0]),
         "end": st.booleans(),
         "other_end": st.sampled_from([None, True, False]),
     }
@@ -70,18 +72,20 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         "internal": lambda: AttentionInternalLM(model),
         "source": lambda: language_model(case["seed"] + 7, case["units"]),
     }[case["subtracted"]]()
-    weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"], case["share"])
+    lms = case["lm"], case["mu"] if subtracted else 0.0
+    weights = FusionWeights(*lms, case["length"], case["share"], case["kappa"])
+    phrases, bonus = drawn_phrases(case["seed"], model.tokens)
     memory = model.encode(features(case["seed"], case["frames"]), torch.tensor([case["frames"]]))
     options = AttentionOptions(
         beam=130, max_length=case["longest"], length_normalisation=case["alpha"], stop_margin=float("inf"),
         lm_eos=case["end"], subtracted_eos=case["other_end"],
     )  # fmt: skip
     ends = case["end"], case["end"] if case["other_end"] is None else case["other_end"]
-    (found,) = AttentionSearch(model, Fusion(lm, subtracted, weights), options)(memory)
+    (found,) = AttentionSearch(model, Fusion(lm, subtracted, weights, phrases=phrases), options)(memory)
 
     expected = oracle.attention_best(
         model, memory, case["longest"], lm if weights.lm else None, subtracted if weights.subtracted else None,
-        weights, lambda score, n: score / (n + 1) ** case["alpha"], ends,
+        weights, lambda score, n: score / (n + 1) ** case["alpha"], ends, bonus,
     )  # fmt: skip
     assert len(found) == len(expected)
     by_labels = {labels: (score, asr) for score, labels, asr in expected}
@@ -90,10 +94,12 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         assert hypothesis.score == pytest.approx(best, abs=1e-9)
         assert hypothesis.score == pytest.approx(score, abs=1e-9)
         assert hypothesis.scores.asr == pytest.approx(asr, abs=1e-9)
+        assert hypothesis.scores.phrases == (bonus(hypothesis.tokens) if weights.phrases else 0.0)
 
 
 def everything(model, seed, units, dtype=torch.float64, **options):
-    fusion = Fusion(language_model(seed, units, dtype), AttentionInternalLM(model), FusionWeights(0.4, 0.3, 0.1))
+    scorers = language_model(seed, units, dtype), AttentionInternalLM(model)
+    fusion = Fusion(*scorers, FusionWeights(0.4, 0.3, 0.1, phrases=0.5), phrases=drawn_phrases(seed, model.tokens)[0])
     return AttentionSearch(model, fusion, AttentionOptions(**{"max_length": 12, **options}))
 
 

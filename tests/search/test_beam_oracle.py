@@ -14,6 +14,7 @@ from ilme.runtime.state import select
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from tests.beam_oracle import attention_beam, repeats, transducer_beam
+from tests.phrase_oracle import drawn_phrases
 from tests.search.test_attention import decoder, features
 from tests.search.test_transducer import acoustics, language_model, subtracted_scorer, transducer
 
@@ -21,11 +22,12 @@ BEAMS = pytest.mark.parametrize("beam", [1, 2, 3, 4])
 UNITS = 6
 
 
-def fusion_of(draw, lm, subtracted):
+def fusion_of(draw, lm, subtracted, tokens):
     mu = draw.choice([0.0, 0.3, 0.8]) if subtracted is not None else 0.0
     lengths, shares = [0.0, 0.6, -0.4], [0.0, 0.0, 0.05, 0.5]
-    weights = FusionWeights(draw.choice([0.0, 0.5, 1.5]), mu, draw.choice(lengths), draw.choice(shares))
-    return Fusion(lm, subtracted, weights)
+    choices = [0.0, 0.5, 1.5], [mu], lengths, shares, [0.0, 0.5, 2.0]
+    weights = FusionWeights(*(draw.choice(values) for values in choices))
+    return Fusion(lm, subtracted, weights, phrases=drawn_phrases(draw.random(), tokens)[0])
 
 
 def assert_same(found, expected):
@@ -35,6 +37,7 @@ def assert_same(found, expected):
         assert hypothesis.scores.asr == pytest.approx(parts.asr, abs=1e-9)
         assert hypothesis.scores.lm == pytest.approx(parts.lm, abs=1e-9)
         assert hypothesis.scores.subtracted == pytest.approx(parts.subtracted, abs=1e-9)
+        assert hypothesis.scores.phrases == pytest.approx(parts.phrases, abs=1e-9)
         assert hypothesis.scores.length == len(labels)
 
 
@@ -45,7 +48,7 @@ def test_transducer(seed, beam):
     draw = random.Random(100 * seed + beam)
     model = transducer(seed, UNITS, draw.choice(["lstm", "stateless"]), spread=draw.choice([3.0, 6.0]))
     subtracted = subtracted_scorer(draw.choice(["nothing", "internal", "internal", "source"]), model, seed, UNITS)
-    fusion = fusion_of(draw, language_model(seed, UNITS), subtracted)
+    fusion = fusion_of(draw, language_model(seed, UNITS), subtracted, model.tokens)
     options = TransducerOptions(
         beam=beam,
         nbest=draw.choice([0, 1]),
@@ -78,7 +81,7 @@ def test_attention(seed, beam):
         "internal": lambda: AttentionInternalLM(model),
         "source": lambda: language_model(seed + 7, UNITS),
     }[draw.choice(["nothing", "internal", "internal", "source"])]()
-    fusion = fusion_of(draw, language_model(seed, UNITS), subtracted)
+    fusion = fusion_of(draw, language_model(seed, UNITS), subtracted, model.tokens)
     max_repeats = draw.choice([0, 1, 2])
     nbest = draw.choice([0, 1])
     options = AttentionOptions(

@@ -13,6 +13,7 @@ from ilme.search.ctc import CTCOptions, CTCSearch
 from ilme.testing import numbered_tokens
 from tests import oracle
 from tests.beam_oracle import ctc_beam
+from tests.phrase_oracle import drawn_phrases
 from tests.search.test_transducer import language_model
 
 WIDTH = 5
@@ -42,9 +43,12 @@ def heard(seed, frames, batch=1):
 def fusion_of(draw, seed, units):
     mu = draw.choice([0.0, 0.4, 0.9])
     weights = FusionWeights(
-        draw.choice([0.0, 0.5, 1.5]), mu, draw.choice([0.0, 0.7, -0.4]), draw.choice([0.0, 0.1]) if mu else 0.0
-    )
-    return Fusion(language_model(seed, units), language_model(seed + 7, units) if mu else None, weights)
+        draw.choice([0.0, 0.5, 1.5]), mu, draw.choice([0.0, 0.7, -0.4]), draw.choice([0.0, 0.1]) if mu else 0.0,
+        draw.choice([0.0, 0.5, 2.0]),
+    )  # fmt: skip
+    phrases, _ = drawn_phrases(seed, numbered_tokens(units, "transducer"))
+    lms = language_model(seed, units), language_model(seed + 7, units) if mu else None
+    return Fusion(*lms, weights, phrases=phrases)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -58,7 +62,8 @@ def test_a_wide_beam_finds_what_brute_force_finds(seed):
     (found,) = CTCSearch(model, fusion, CTCOptions(beam=400, lm_eos=ends[0], subtracted_eos=ends[1]))(
         h, torch.tensor([frames])
     )
-    expected = oracle.ctc_best(model, h[0], fusion.lm, fusion.subtracted, fusion.weights, ends)
+    _, bonus = drawn_phrases(seed, model.tokens)
+    expected = oracle.ctc_best(model, h[0], fusion.lm, fusion.subtracted, fusion.weights, ends, bonus)
     assert [h.tokens for h in found] == [y for _, y, _ in expected]
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in expected], abs=1e-9)
     assert [h.scores.asr for h in found] == pytest.approx([asr for _, _, asr in expected], abs=1e-9)
@@ -91,6 +96,7 @@ def test_narrow_beams_prune_as_a_plain_search_does(seed, beam):
             assert x.scores.asr == pytest.approx(parts.asr, abs=1e-9)
             assert x.scores.lm == pytest.approx(parts.lm, abs=1e-9)
             assert x.scores.subtracted == pytest.approx(parts.subtracted, abs=1e-9)
+            assert x.scores.phrases == pytest.approx(parts.phrases, abs=1e-9)
             assert x.times == parts.times
 
 

@@ -13,13 +13,24 @@ from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.models.packed import pack
 from ilme.search.transducer import TransducerOptions, TransducerSearch, TransducerStream
+from tests.phrase_oracle import drawn_phrases
 from tests.search.test_transducer import acoustics, language_model, transducer
 
 cases = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 10_000),
         "beam": st.integers(1, 6),
-        "weights": st.sampled_from([(0, 0, 0), (0.4, 0, 0), (0.4, 0.3, 0), (0.3, 0.6, 0.5), (0, 0.5, -0.2)]),
+        "weights": st.sampled_from(
+            [
+                (0, 0, 0),
+                (0.4, 0, 0),
+                (0.4, 0.3, 0),
+                (0.3, 0.6, 0.5),
+                (0, 0.5, -0.2),
+                (0, 0, 0, 0, 1),
+                (0.3, 0.6, 0.5, 0.1, 2),
+            ]
+        ),
         "blank_aware": st.booleans(),
     }
 )
@@ -34,7 +45,8 @@ def everything(self, beam, rows, logp, floor):
 @given(cases)
 def test_the_bound_before_the_lm_changes_nothing(case):
     model, lm = transducer(case["seed"], units=6), language_model(case["seed"], units=6)
-    fusion = Fusion(lm, TransducerInternalLM(model), FusionWeights(*map(float, case["weights"])))
+    phrases, _ = drawn_phrases(case["seed"], model.tokens)
+    fusion = Fusion(lm, TransducerInternalLM(model), FusionWeights(*map(float, case["weights"])), phrases=phrases)
     search = TransducerSearch(model, fusion, TransducerOptions(beam=case["beam"], blank_aware=case["blank_aware"]))
     f, lengths = acoustics(case["seed"], 9, batch=2), torch.tensor([9, 6])
     found = search(f, lengths)

@@ -20,6 +20,7 @@ from ilme.models.rnnt import RNNT, RNNTConfig
 from ilme.search.transducer import WORTH_WAITING, TransducerOptions, TransducerSearch
 from ilme.testing import numbered_tokens
 from tests import oracle
+from tests.phrase_oracle import drawn_phrases
 
 SMALL = RNNTConfig(
     encoder=EncoderConfig(features=5, hidden=6, layers=1),
@@ -76,6 +77,7 @@ cases = st.fixed_dictionaries(
         "length": st.sampled_from([0.0, 0.5, -0.3]),
         "subtracted": st.sampled_from(["nothing", "internal", "source"]),
         "share": st.sampled_from([0.0, 0.1, 0.6]),
+        "kappa": st.sampled_from([0.0, 0.5, 2.0]),
         "end": st.booleans(),
         "other_end": st.sampled_from([None, True, False]),
         "blank_aware": st.booleans(),
@@ -92,19 +94,21 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
     model = transducer(case["seed"], case["units"], case["prediction"], hat=case["hat"])
     lm = language_model(case["seed"], case["units"])
     subtracted = subtracted_scorer(case["subtracted"], model, case["seed"], case["units"])
-    weights = FusionWeights(case["lm"], case["mu"] if subtracted else 0.0, case["length"], case["share"])
+    lms = case["lm"], case["mu"] if subtracted else 0.0
+    weights = FusionWeights(*lms, case["length"], case["share"], case["kappa"])
+    phrases, bonus = drawn_phrases(case["seed"], model.tokens)
     f = acoustics(case["seed"], case["frames"])
     options = TransducerOptions(
         beam=130, max_symbols=case["most"], lm_eos=case["end"], subtracted_eos=case["other_end"],
         blank_aware=case["blank_aware"],
     )  # fmt: skip
     ends = case["end"], case["end"] if case["other_end"] is None else case["other_end"]
-    search = TransducerSearch(model, Fusion(lm, subtracted, weights), options, fixed=case["fixed"])
+    search = TransducerSearch(model, Fusion(lm, subtracted, weights, phrases=phrases), options, fixed=case["fixed"])
     (found,) = search(f, torch.tensor([case["frames"]]))
 
     expected = oracle.transducer_best(
         model, f[0], lm if weights.lm else None, subtracted if weights.subtracted else None, weights,
-        case["most"], ends, case["blank_aware"],
+        case["most"], ends, case["blank_aware"], bonus,
     )  # fmt: skip
     assert len(found) == len(expected)
     for hypothesis, (score, _, _) in zip(found, expected, strict=True):
@@ -114,12 +118,14 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         score, asr = by_labels[hypothesis.tokens]
         assert hypothesis.score == pytest.approx(score, abs=1e-9)
         assert hypothesis.scores.asr == pytest.approx(asr, abs=1e-9)
+        assert hypothesis.scores.phrases == (bonus(hypothesis.tokens) if weights.phrases else 0.0)
         assert len(hypothesis.times) == len(hypothesis.tokens)
         assert list(hypothesis.times) == sorted(hypothesis.times)
 
 
 def everything(model, seed, units, dtype=torch.float64, **options):
-    fusion = Fusion(language_model(seed, units, dtype), TransducerInternalLM(model), FusionWeights(0.4, 0.3, 0.1))
+    scorers = language_model(seed, units, dtype), TransducerInternalLM(model)
+    fusion = Fusion(*scorers, FusionWeights(0.4, 0.3, 0.1, phrases=0.5), phrases=drawn_phrases(seed, model.tokens)[0])
     return TransducerSearch(model, fusion, TransducerOptions(**options))
 
 

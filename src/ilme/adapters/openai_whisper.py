@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.runtime.tensors import check_finite
-from ilme.tokens import Tokens
+from ilme.tokens import Tokens, byte_letters
 
 __all__ = ["DIMENSIONS", "TiktokenTokenizer", "build", "check_dims", "find_ranks", "read_pt", "rename"]
 
@@ -316,14 +316,6 @@ def find_ranks(multilingual: bool, given: Path | None = None, beside: Path | Non
         f"{name} was not found: OpenAI's weights come without a tokenizer. Put {name} (in the assets of the "
         "openai-whisper package) beside the weights, or install openai-whisper"
     )
-
-
-def byte_letters() -> dict[int, str]:
-    """A printable letter for each byte, as GPT-2's vocabulary files write them (Ġ is the space)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {byte: chr(byte) for byte in printable}
-    others = [byte for byte in range(256) if byte not in letters]
-    return letters | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 def _read_ranks(path: Path) -> dict[bytes, int]:

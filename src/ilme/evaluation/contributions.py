@@ -36,12 +36,14 @@ class LabelShare:
         asr: Its share of log P_E2E(y|x).
         lm: log P_T(y_u | y_{<u}) of the external LM; 0 without one.
         subtracted: log P_S(y_u | y_{<u}) of the subtracted LM; 0 without one.
+        phrases: The bonus that it adds for listed phrases, or gives back; 0 without any.
     """
 
     piece: str
     asr: float
     lm: float
     subtracted: float
+    phrases: float = 0.0
 
 
 @torch.no_grad()
@@ -57,13 +59,17 @@ def label_shares(
     if recogniser.frame_synchronous:
         shares = _ctc_shares if recogniser.is_ctc else _transducer_shares
     asr = shares(recogniser, memory, ids)
-    scorers = {"lm": recogniser.lm, "subtracted": recogniser.smoothed(weights or recogniser.weights)}
-    lm, subtracted = (
+    scorers = {
+        "lm": recogniser.lm,
+        "subtracted": recogniser.smoothed(weights or recogniser.weights),
+        "phrases": recogniser.phrases,
+    }
+    lm, subtracted, phrases = (
         _scorer_shares(s, ids, recogniser.ends[name]) if s is not None else [0.0] * (len(ids) + 1)
         for name, s in scorers.items()
     )
     names = [*(recogniser.model.tokens.pieces[i] for i in ids), ""]
-    return [LabelShare(*row) for row in zip(names, asr, lm, subtracted, strict=True)]
+    return [LabelShare(*row) for row in zip(names, asr, lm, subtracted, phrases, strict=True)]
 
 
 def _attention_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:
@@ -177,6 +183,7 @@ def _total(shares: Sequence[LabelShare]) -> Scores:
         lm=sum(s.lm for s in shares),
         subtracted=sum(s.subtracted for s in shares),
         length=float(len(shares) - 1),
+        phrases=sum(s.phrases for s in shares),
     )
 
 

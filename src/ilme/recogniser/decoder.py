@@ -116,7 +116,7 @@ class SearchDecoder:
         self.utterances = list(utterances)
         self.ids = [u.id for u in utterances]
         self._encoded: dict[int, State] = {}
-        scorers = {"lm": recogniser.lm, "subtracted": recogniser.subtracted}
+        scorers = {"lm": recogniser.lm, "subtracted": recogniser.subtracted, "phrases": recogniser.phrases}
         self._scorers = {
             name: SequenceScorer(scorer, finish=recogniser.ends[name])
             for name, scorer in scorers.items()
@@ -226,12 +226,14 @@ class SearchDecoder:
             raise BadInputError("this decoder keeps its lists in memory; give it a folder")
         description = self._description(weights, beam)
         name = f"lm{weights.lm:.4f}-sub{weights.subtracted:.4f}-len{weights.length:.4f}-beam{beam}"
+        name += f"-phrases{weights.phrases:.4f}" if weights.phrases else ""
         return DecodeStore(self.folder / f"{name}-{identity(description)}", description)
 
     def _description(self, weights: FusionWeights, beam: int) -> dict[str, Any]:
         return {
             **self.about,
-            "weights": {k: v for k, v in asdict(weights).items() if v or k != "background"},  # older decodes had none
+            # older decodes had neither background nor phrases
+            "weights": {k: v for k, v in asdict(weights).items() if v or k not in ("background", "phrases")},
             "beam": beam,
             "search": {k: str(v) for k, v in asdict(self.recogniser.options).items() if k != "beam" and v is not None},
             "utterances": identity({"ids": self.ids}),

@@ -3,9 +3,9 @@
     fusion = FusionLogitsProcessor(Whisper.from_pretrained(name), lm, FusionWeights(lm=0.2, subtracted=0.15))
     hf_model.generate(features, num_beams=8, logits_processor=LogitsProcessorList([fusion]))
 
-At each step it adds λ_T log P_T(y | y_{<u}) − μ log P_ILM(y | y_{<u}) of that step to the model's log-probabilities:
-the same increments that our own search adds. `generate` reorders its beams without telling, so the scorers' states
-are found by what they have read: a row's state is the one that belongs to its labels without the last.
+At each step it adds λ_T log P_T(y | y_{<u}) − μ log P_ILM(y | y_{<u}) + κ b(y | y_{<u}) of that step to the model's
+log-probabilities: the same increments that our own search adds. `generate` reorders its beams without telling, so the
+scorers' states are found by what they have read: a row's state is the one that belongs to its labels without the last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Labels = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Rows (n, V) and states of n sequences, for each of the two scorers."""
+    """Rows (n, V) and states of n sequences, for each of the three scorers."""
 
     rows: tuple[Tensor, ...]
     states: tuple[State, ...]
@@ -45,8 +45,9 @@ class FusionLogitsProcessor:
     Args:
         model: The adapter of the model that generates.
         lm: The LM to add, over the model's tokens.
-        weights: λ_T, μ and β.
+        weights: λ_T, μ, β and κ.
         internal: What to subtract: a scorer, or the name of an internal LM that needs no speech.
+        phrases: The bonus for listed phrases (`ilme.lm.phrase_list`).
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class FusionLogitsProcessor:
         lm: TokenScorer | None,
         weights: FusionWeights,
         internal: TokenScorer | str = "silence",
+        phrases: TokenScorer | None = None,
     ) -> None:
         self.model = model
         self.weights = weights
         subtracted: TokenScorer | None = None
         if weights.subtracted:
             subtracted = internal_lm(model, internal) if isinstance(internal, str) else internal
-        self.scorers = Fusion(lm, subtracted, weights).scorers(model)
+        self.scorers = Fusion(lm, subtracted, weights, phrases=phrases).scorers(model)
         self._prefix = torch.tensor(model.prefix)
         self._known: dict[Labels, tuple[_Batch, int]] = {}  # which row of which batch has read these labels
         self._spoken = torch.isfinite(model.allowed)  # units of text and the end; no others are touched
@@ -73,11 +75,11 @@ class FusionLogitsProcessor:
         wanted = list(dict.fromkeys(sequences))
         self._read(wanted)
         self._known = {s: self._known[s] for s in wanted}
-        lm, subtracted = (self._rows(wanted, k) for k in range(2))
+        lm, subtracted, phrases = (self._rows(wanted, k) for k in range(3))
         length = torch.ones_like(lm)
         if self.model.tokens.eos is not None:
             length[:, self.model.tokens.eos] = 0.0  # the end is no label
-        added = fuse(torch.zeros_like(lm), lm, subtracted, length, self.weights)
+        added = fuse(torch.zeros_like(lm), lm, subtracted, length, self.weights, phrases)
         added = torch.where(self._spoken.to(added.device), added, 0.0).to(scores.device)
         places = {s: i for i, s in enumerate(wanted)}
         own = scores.float().log_softmax(-1)
@@ -134,6 +136,7 @@ class FusionLogitsProcessor:
         """Scorer k's rows (n, V) after each known sequence, the end as the scorer's `finish` scores it."""
         scorer, eos = self.scorers[k], self.model.tokens.eos
         rows = torch.stack([batch.rows[k][place] for batch, place in (self._known[s] for s in sequences)])
+        rows = rows.expand(-1, len(scorer.tokens)).clone()  # a row of one number stands for every label
         if eos is not None:
             rows[:, eos] = scorer.finish(rows)
         return rows

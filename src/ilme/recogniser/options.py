@@ -14,7 +14,15 @@ from ilme.search.ctc import CTCOptions
 from ilme.search.length import LABELS_PER_SECOND
 from ilme.search.transducer import TransducerOptions
 
-__all__ = ["Options", "SearchSettings", "default_options", "options_from_json", "options_to_json", "with_beam"]
+__all__ = [
+    "Options",
+    "SearchSettings",
+    "default_options",
+    "options_from_json",
+    "options_to_json",
+    "safe_boost",
+    "with_beam",
+]
 
 Options = TransducerOptions | CTCOptions | AttentionOptions
 KINDS: dict[str, type[Options]] = {  # what a search is called in files
@@ -51,6 +59,7 @@ MOST = {
     **{"max_repeats": 100_000, "repeat_span": 1000, "look_back": 1_000_000, "shortlist": 1_000_000},
     **{"length_normalisation": 10.0, "blank_gate": 1000.0, "repeat_ignores": 100_000},
 }
+BOOST = 1.0  # nats for each label of a listed phrase
 RENAMED = {"enough": "stop_after"}  # as files of version 0.1 have it
 
 
@@ -74,6 +83,11 @@ def default_options(model: Any, beam: int = 0) -> Options:
     if isinstance(options, AttentionOptions) and options.stop_after:
         return bounded(replace(options, beam=beam, stop_after=beam))
     return bounded(replace(options, beam=beam))
+
+
+def safe_boost(model: Any) -> float:
+    """κ for listed phrases where no dev speech says more."""
+    return BOOST
 
 
 def with_beam(options: Options, beam: int) -> Options:

@@ -21,11 +21,12 @@ from ilme.adapters.whisper_timestamps import ReadsPastStamps, Stamped, Timestamp
 from ilme.data.audio import AudioSource, load_audio
 from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError
-from ilme.fusion import Fusion, FusionWeights
+from ilme.fusion import SCORERS, Fusion, FusionWeights
 from ilme.ilm.calibration import Calibration
+from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, compile_phrases
 from ilme.protocols import AttentionDecoder, CompactMemory, CTCModel, Samples, TokenScorer, Transducer
 from ilme.recogniser.encoder_cache import EncoderCache
-from ilme.recogniser.options import Options, default_options, with_beam
+from ilme.recogniser.options import Options, default_options, safe_boost, with_beam
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.transcripts import Segment, Transcript
 from ilme.recogniser.windows import Window, is_silent, stream_windows
@@ -46,6 +47,7 @@ Progress = Callable[[float, float], None]
 
 HEARD = 3000.0  # seconds of audio, padding counted, that an encoder takes at once
 UNLIMITED = 10**9  # labels
+LISTS_KEPT = 16  # lists of phrases that are not compiled again
 WINDOW, RATE = 30.0, 16_000  # of a model that does not say
 
 
@@ -70,6 +72,7 @@ class Recogniser:
         tokenizer: Ids to text; the model's own if it has one.
         lm: What is added: the domain's LM.
         subtracted: What is subtracted: an internal LM, or a source-domain LM.
+        phrases: Names and terms that may be said; their weight is the model's own if `weights` gives none.
         weights: The fusion weights.
         options: How to search; the model's family has its own (`ilme.recogniser.options`).
         rate: Samples a second that `features` wants.
@@ -85,6 +88,7 @@ class Recogniser:
         *,
         lm: TokenScorer | None = None,
         subtracted: TokenScorer | None = None,
+        phrases: Iterable[PhraseLike] = (),
         weights: FusionWeights | None = None,
         options: Options | None = None,
         rate: int = 0,
@@ -110,6 +114,10 @@ class Recogniser:
             lm = None if lm is None else ReadsPastStamps(lm, stamps.first)
             subtracted = None if subtracted is None else Stamped(subtracted, stamps.first)
         self.lm, self.subtracted = lm, subtracted
+        self.listed: tuple[Phrase, ...] = ()
+        self.phrases: TokenScorer | None = None
+        self._compiled: dict[tuple[Phrase, ...], TokenScorer] = {}
+        self._list(as_phrases(phrases))
 
     @property
     def frame_synchronous(self) -> bool:
@@ -118,8 +126,8 @@ class Recogniser:
 
     @property
     def ends(self) -> dict[str, bool]:
-        """Whether the end of sentence of each scorer, `lm` and `subtracted`, is part of a hypothesis' score."""
-        return dict(zip(("lm", "subtracted"), self.options.ends, strict=True))
+        """Whether the end of sentence of each scorer is part of a hypothesis' score; that of phrases always is."""
+        return dict(zip(SCORERS, (*self.options.ends, True), strict=True))
 
     def smoothed(self, weights: FusionWeights) -> TokenScorer | None:
         """What is subtracted, as these weights smooth it."""
@@ -136,6 +144,37 @@ class Recogniser:
         plain.weights = FusionWeights()
         return plain
 
+    def with_phrases(self, phrases: Iterable[PhraseLike], boost: float = 0.0) -> Recogniser:
+        """The same recogniser that expects these names and terms too, beside those that it has.
+
+        Args:
+            phrases: Texts, or texts with weights.
+            boost: κ, the weight of all of them; 0 keeps the recogniser's own, or a safe one if it has none.
+        """
+        more = as_phrases(phrases)
+        if not more:
+            return self
+        other = copy(self)
+        other.weights = replace(self.weights, phrases=boost or self.weights.phrases)
+        other._list(as_phrases((*self.listed, *more)))
+        return other
+
+    def _list(self, phrases: tuple[Phrase, ...]) -> None:
+        """Lists the phrases; copies of a recogniser share what was made of the lists that came last."""
+        if not phrases:
+            return
+        scorer = self._compiled.pop(phrases, None)
+        if scorer is None:
+            scorer = compile_phrases(phrases, self.tokenizer, self.model.tokens, self.model.device)[0]
+            stamps = getattr(self.model, "rules", None)
+            scorer = ReadsPastStamps(scorer, stamps.first) if isinstance(stamps, TimestampRules) else scorer
+        self._compiled[phrases] = scorer
+        while len(self._compiled) > LISTS_KEPT:
+            self._compiled.pop(next(iter(self._compiled)), None)
+        self.listed, self.phrases = phrases, scorer
+        if not self.weights.phrases:
+            self.weights = replace(self.weights, phrases=safe_boost(self.model))
+
     def pack(self, format: Format = "float32") -> Recogniser:
         """Arranges the weights of model and LMs for the CPU, in place: faster, and the same results to rounding.
 
@@ -147,7 +186,13 @@ class Recogniser:
     # --- from audio to text -----------------------------------------------------------------------------------------
 
     def transcribe(
-        self, audio: AudioSource, *, rate: int | None = None, batch: int = 8, progress: Progress | None = None
+        self,
+        audio: AudioSource,
+        *,
+        rate: int | None = None,
+        batch: int = 8,
+        progress: Progress | None = None,
+        phrases: Iterable[PhraseLike] = (),
     ) -> Transcript:
         """What is said in a file or an array, however long.
 
@@ -159,11 +204,13 @@ class Recogniser:
             rate: Samples a second of an array; the model's own if not given.
             batch: Windows that are searched at once.
             progress: Called with (seconds done, seconds in all).
+            phrases: Names and terms that may be said, beside those that the recogniser has.
         """
+        expecting = self.with_phrases(phrases)
         blocks, seconds = self._blocks(audio, rate)
         segments: list[Segment] = []
         for group in _groups(stream_windows(blocks, self.rate, self.window), batch):
-            segments += [s for window in self.recognise(group) for s in window]
+            segments += [s for window in expecting.recognise(group) for s in window]
             if progress is not None:
                 progress(group[-1].end, seconds)
         return Transcript(tuple(segments), seconds, str(audio) if isinstance(audio, str | Path) else "")
@@ -235,7 +282,8 @@ class Recogniser:
             weights: The fusion weights; the recogniser's own if not given.
             beam: Of the search; the options' own if not given.
         """
-        fusion = Fusion(self.lm, self.subtracted, self.weights if weights is None else weights, self.background)
+        chosen = self.weights if weights is None else weights
+        fusion = Fusion(self.lm, self.subtracted, chosen, self.background, self.phrases)
         options = with_beam(self.options, beam or self.options.beam)
         most = getattr(self.model, "max_labels", UNLIMITED)
         limits = torch.tensor(

@@ -1,6 +1,7 @@
 """Label-synchronous beam search for attention decoders, batched over utterances and hypotheses.
 
-    score(y) = Σ_{u=1}^{U+1} [log P(y_u | x, y_{<u}) + λ_T log P_T(y_u | y_{<u}) − μ log P_S(y_u | y_{<u})] + β |y|
+    score(y) = Σ_{u=1}^{U+1} [log P(y_u | x, y_{<u}) + λ_T log P_T(y_u | y_{<u}) − μ log P_S(y_u | y_{<u})]
+               + β |y| + κ B(y)
 
 with y_{U+1} = <eos> scored by all (Eq. 33), unless the end is left to the model, or to it and one of the two LMs.
 Hypotheses are ranked by score / (|y| + 1)^α. Every guard below (length normalisation, length reward, end margin,
@@ -28,8 +29,8 @@ __all__ = ["AttentionOptions", "AttentionSearch"]
 CHECK_EVERY = 8  # steps between two looks at the device, on CUDA, to see which utterances have ended
 RETIRE_SHARE = 8  # on CUDA utterances leave the batch when at least one in so many has ended
 
-Rows = tuple[Tensor, Tensor, Tensor]  # (n, V) of the model, of the LM and of what is subtracted
-States = tuple[State, State, State]  # of the same three, sequence first
+Rows = tuple[Tensor, Tensor, Tensor, Tensor]  # (n, V) of the model, the LM, what is subtracted, the phrases
+States = tuple[State, State, State, State]  # of the same four, sequence first
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,15 @@ class Open(NamedTuple):
     asr: Tensor  # (B, K)
     lm: Tensor
     subtracted: Tensor
+    phrases: Tensor
     labels: Tensor  # (B, K, U), the labels so far
     repeats: Tensor  # (B, K, ·), what the repetition guards remember
 
     def take(self, index: Tensor) -> Open:
         wide = index[:, :, None]
         return Open(
-            *(x.gather(1, index) for x in self[:3]),
-            *(x.gather(1, wide.expand(-1, -1, x.shape[2])) for x in self[3:]),
+            *(x.gather(1, index) for x in self[:4]),
+            *(x.gather(1, wide.expand(-1, -1, x.shape[2])) for x in self[4:]),
         )
 
 
@@ -131,6 +133,7 @@ class Ended(NamedTuple):
     asr: Tensor
     lm: Tensor
     subtracted: Tensor
+    phrases: Tensor
     length: Tensor
     labels: Tensor  # (B, N, U)
 
@@ -156,7 +159,7 @@ class AttentionSearch:
         if self.options.look_back and not isinstance(model, LimitedAttention):
             raise BadInputError("look_back limits one attention that knows where it looked; this model has none, use 0")
         self.weights = self.fusion.weights
-        self.lm, self.subtracted = self.fusion.scorers(model)
+        self.lm, self.subtracted, self.phrases = self.fusion.scorers(model)
         self.guards = self._repetition_guards()
         self.shared = (
             self.subtracted if isinstance(self.subtracted, SharedStep) and self.subtracted.host is model else None
@@ -204,41 +207,43 @@ class AttentionSearch:
         self._retire(results, order, ended, torch.ones_like(order, dtype=torch.bool))
         return [self._read_out(results[b]) for b in range(B)]
 
-    # --- the model and the two scorers, moved on together -----------------------------------------------------------
+    # --- the model and the scorers, moved on together ---------------------------------------------------------------
 
     def _start(self, memory: State) -> tuple[Rows, States]:
         asr, own = self.model.start(memory)
-        (lm, lm_state), (sub, sub_state) = (s.start(len(asr)) for s in (self.lm, self.subtracted))
-        return (asr, lm, sub), (own, lm_state, sub_state)
+        scorers = (self.lm, self.subtracted, self.phrases)
+        (lm, lm_state), (sub, sub_state), (phrases, place) = (s.start(len(asr)) for s in scorers)
+        return (asr, lm, sub, phrases), (own, lm_state, sub_state, place)
 
     def _step(self, memory: State, states: States, places: int, parents: Tensor, labels: Tensor) -> tuple[Rows, States]:
         """Rows (B·K, V) of sequences one label longer: a parent (B, K) among its utterance's places, a label (B, K)."""
         index = (parents + torch.arange(len(parents), device=parents.device)[:, None] * places).flatten()
-        own, lm, sub = (select(state, index) for state in states)
+        own, lm, sub, place = (select(state, index) for state in states)
         flat = labels.flatten()
         lm_rows, lm = self.lm.score(flat, lm)
+        phrases, place = self.phrases.score(flat, place)
         if self.shared is not None:
             (asr, own), (sub_rows, sub) = self.shared.step_both(flat, own, sub, memory)
         else:
             asr, own = self.model.step(flat, own, memory)
             sub_rows, sub = self.subtracted.score(flat, sub)
-        return (asr, lm_rows, sub_rows), (own, lm, sub)
+        return (asr, lm_rows, sub_rows, phrases), (own, lm, sub, place)
 
     @staticmethod
     def _keep_utterances(states: States, keep: Tensor, places: int) -> States:
         index = (keep[:, None] * places + torch.arange(places, device=keep.device)).flatten()
-        model, lm, subtracted = (select(s, index) for s in states)
-        return model, lm, subtracted
+        model, lm, subtracted, phrases = (select(s, index) for s in states)
+        return model, lm, subtracted, phrases
 
     # --- one step of the beam ---------------------------------------------------------------------------------------
 
     def _candidates(self, open_: Open, rows: Rows, step: int, limit: Tensor) -> Tensor:
         """The fused score (B, P, V) of every continuation; what a guard forbids is −inf. P is 1 at the first step."""
         B = len(open_.asr)
-        asr, lm, subtracted = rows
-        gain = fuse(asr, lm, subtracted, 1.0, self.weights).view(B, -1, asr.shape[1])
-        end = fuse(*self._ends(rows), 0.0, self.weights).view(B, -1)
-        total = fuse(open_.asr, open_.lm, open_.subtracted, float(step), self.weights)[:, : gain.shape[1]]
+        asr = rows[0]
+        gain = self._fused(rows, 1.0).view(B, -1, asr.shape[1])
+        end = self._fused(self._ends(rows), 0.0).view(B, -1)
+        total = self._fused(open_[:4], float(step))[:, : gain.shape[1]]
         going_on, ending = total.masked_fill((step >= limit)[:, None], -torch.inf), total
         if min(self.options.end_margin, self.options.certain_end) < math.inf:
             best = torch.maximum(_most(asr[:, : self.eos]), _most(asr[:, self.eos + 1 :]))
@@ -250,12 +255,17 @@ class AttentionSearch:
         scores[:, :, self.eos] = ending + end
         return scores
 
+    def _fused(self, parts: Rows, length: float) -> Tensor:
+        """The fused score of what model, LM, subtracted LM and phrases say."""
+        asr, lm, subtracted, phrases = parts
+        return fuse(asr, lm, subtracted, length, self.weights, phrases)
+
     def _ends(self, rows: Rows) -> Rows:
-        """The score of the end (n,), by the model, the LM and what is subtracted."""
+        """The score of the end (n,), by the model, the LM, what is subtracted, and the phrases, which always end."""
         asr = rows[0][:, self.eos]
-        scorers = zip((self.lm, self.subtracted), rows[1:], self.options.ends, strict=True)
-        lm, subtracted = (s.finish(row) if scored else torch.zeros_like(asr) for s, row, scored in scorers)
-        return asr, lm, subtracted
+        scorers = zip((self.lm, self.subtracted, self.phrases), rows[1:], (*self.options.ends, True), strict=True)
+        lm, subtracted, phrases = (s.finish(row) if scored else torch.zeros_like(asr) for s, row, scored in scorers)
+        return asr, lm, subtracted, phrases
 
     def _advance(
         self, open_: Open, ended: Ended, rows: Rows, scores: Tensor, step: int, over: Tensor
@@ -281,12 +291,11 @@ class AttentionSearch:
         lifted = [_pick(row, flat, labels) for row in rows]
         asr = (taken.asr + lifted[0]).masked_fill(~alive, -torch.inf)
         # in a place not in use only asr is −inf: a component of −inf there would make NaN of the sum
-        lm, subtracted = (
-            (old + new).masked_fill(~alive, 0)
-            for old, new in zip((taken.lm, taken.subtracted), lifted[1:], strict=True)
+        lm, subtracted, phrases = (
+            (old + new).masked_fill(~alive, 0) for old, new in zip(taken[1:4], lifted[1:], strict=True)
         )
         repeats = self._count_repeats(taken, labels)
-        open_ = Open(asr, lm, subtracted, torch.cat([taken.labels, labels[:, :, None]], 2), repeats)
+        open_ = Open(asr, lm, subtracted, phrases, torch.cat([taken.labels, labels[:, :, None]], 2), repeats)
         return open_, ended, parents, labels
 
     def _collect(
@@ -305,15 +314,15 @@ class AttentionSearch:
         flat = (parents + torch.arange(B, device=parents.device)[:, None] * P).flatten()
         finals = [end[flat] for end in self._ends(rows)]
         taken = open_.take(parents)
-        parts = [old + new.view(B, M) for old, new in zip(taken[:3], finals, strict=True)]
+        parts = [old + new.view(B, M) for old, new in zip(taken[:4], finals, strict=True)]
         rank = (scores / (step + 1) ** self.options.length_normalisation).masked_fill(~ends, -torch.inf)
         longer = torch.nn.functional.pad(ended.labels, (0, step - ended.labels.shape[2]))
         lengths = torch.full_like(rank, step)
-        both = [torch.cat(pair, 1) for pair in zip(ended[:5], (rank, *parts, lengths), strict=True)]
+        both = [torch.cat(pair, 1) for pair in zip(ended[:6], (rank, *parts, lengths), strict=True)]
         order = both[0].topk(ended.rank.shape[1], dim=1).indices
         labels = torch.cat([longer, taken.labels], 1).gather(1, order[:, :, None].expand(-1, -1, step))
-        rank, asr, lm, subtracted, length = (x.gather(1, order) for x in both)
-        return Ended(rank, asr, lm, subtracted, length, labels)
+        rank, asr, lm, subtracted, phrases, length = (x.gather(1, order) for x in both)
+        return Ended(rank, asr, lm, subtracted, phrases, length, labels)
 
     def _over(self, open_: Open, ended: Ended, step: int, limit: Tensor) -> Tensor:
         """Which utterances (B,) are finished: at their limit, or with all open hypotheses far behind the best ended.
@@ -321,8 +330,7 @@ class AttentionSearch:
         The best ended one is given the score that it would have at the open ones' length: a sum falls with each label,
         so with length normalisation a short hypothesis must not end the search for longer ones.
         """
-        total = fuse(open_.asr, open_.lm, open_.subtracted, float(step + 1), self.weights)
-        best_open = total.amax(1)
+        best_open = self._fused(open_[:4], float(step + 1)).amax(1)
         best_ended = ended.rank.amax(1) * math.pow(step + 2, self.options.length_normalisation)
         behind = best_open < best_ended - self.options.stop_margin
         over = (step >= limit) | behind | (best_open == -torch.inf)
@@ -371,12 +379,12 @@ class AttentionSearch:
 
     @staticmethod
     def _read_out(ended: Ended) -> NBest:
-        rank, asr, lm, subtracted, lengths, labels = (x.tolist() for x in ended)
+        rank, asr, lm, subtracted, phrases, lengths, labels = (x.tolist() for x in ended)
         return [
             Hypothesis(
                 tokens=tuple(labels[k][: int(lengths[k])]),
                 score=rank[k],
-                scores=Scores(asr[k], lm[k], subtracted[k], float(lengths[k])),
+                scores=Scores(asr[k], lm[k], subtracted[k], float(lengths[k]), phrases[k]),
             )
             for k in range(len(rank))
             if rank[k] > -math.inf
@@ -389,14 +397,14 @@ def _only_empty(rows: Tensor, K: int, guards: list[RepetitionGuard]) -> Open:
     asr = torch.full_like(zeros, -torch.inf)
     asr[:, 0] = 0
     ids = torch.zeros(B, K, 0, dtype=torch.long, device=rows.device)
-    return Open(asr, zeros, zeros, ids, torch.cat([ids, *(guard.start(B, K) for guard in guards)], 2))
+    return Open(asr, zeros, zeros, zeros, ids, torch.cat([ids, *(guard.start(B, K) for guard in guards)], 2))
 
 
 def _none_ended(rows: Tensor, N: int) -> Ended:
     B = len(rows)
     zeros = rows.new_zeros(B, N)
     labels = torch.zeros(B, N, 0, dtype=torch.long, device=rows.device)
-    return Ended(torch.full_like(zeros, -torch.inf), zeros, zeros, zeros, zeros, labels)
+    return Ended(torch.full_like(zeros, -torch.inf), zeros, zeros, zeros, zeros, zeros, labels)
 
 
 def best_pairs(scores: Tensor, count: int, two_stages: bool = False) -> tuple[Tensor, Tensor, Tensor]:

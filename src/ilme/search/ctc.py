@@ -3,7 +3,7 @@
 At each frame CTC puts out a label or blank; an alignment is read by merging equal neighbours and dropping blanks. The
 score of a label sequence is
 
-    score(y) = log Σ_alignments Π_t P(π_t | x) + λ_T log P_T(y) − μ log P_S(y) + β |y|
+    score(y) = log Σ_alignments Π_t P(π_t | x) + λ_T log P_T(y) − μ log P_S(y) + β |y| + κ B(y)
 
 A prefix y keeps two sums, of the alignments that end in blank and of those that end in its last label:
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.fusion import Fusion, fuse
+from ilme.fusion import SCORERS, Fusion, fuse
 from ilme.protocols import CTCModel
 from ilme.runtime.numerics import log_softmax
 from ilme.search.history import NO_NODE, History
@@ -87,6 +87,7 @@ class Prefixes(NamedTuple):
     label: Tensor  # log Σ over those that end in the last label
     lm: Tensor
     subtracted: Tensor
+    phrases: Tensor
     length: Tensor
     hash: Tensor
     node: Tensor  # where the labels are: an index into the stream's history
@@ -118,7 +119,7 @@ class CTCSearch:
         self.fusion = fusion or Fusion()
         self.options = options or CTCOptions()
         self.weights = self.fusion.weights
-        self.lm, self.subtracted = self.fusion.scorers(model)
+        self.lm, self.subtracted, self.phrases = self.fusion.scorers(model)
 
     @torch.no_grad()
     def __call__(self, h: Tensor, lengths: Tensor, limits: Tensor | None = None) -> list[NBest]:
@@ -147,9 +148,10 @@ class CTCStream:
         with torch.no_grad():
             self.lm = Lane(search.lm.start, search.lm.score, batch * slots)
             self.subtracted = Lane(search.subtracted.start, search.subtracted.score, batch * slots)
+            self.phrases = Lane(search.phrases.start, search.phrases.score, batch * slots)
             dtype = torch.promote_types(model.emit(None).dtype, torch.float32)
         self.guard, self.repeats = repetition_lane(self.options, len(model.tokens), batch * slots, self.device)
-        lanes = [self.lm, self.subtracted, *([] if self.repeats is None else [self.repeats])]
+        lanes = [self.lm, self.subtracted, self.phrases, *([] if self.repeats is None else [self.repeats])]
         self.pool = PrefixPool(lanes, batch, slots, self.device)
         self.limits = None if limits is None else limits.to(self.device)[:, None]
         zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
@@ -158,7 +160,8 @@ class CTCStream:
         blank[:, 0] = 0
         ids = torch.zeros(batch, K, dtype=torch.long, device=self.device)
         slot = self.pool.base.expand(batch, K).clone()
-        self.beam = Prefixes(blank, nothing, zeros, zeros, zeros, ids + EMPTY, ids + NO_NODE, slot, ids + search.blank)
+        empty = ids + EMPTY, ids + NO_NODE, slot, ids + search.blank
+        self.beam = Prefixes(blank, nothing, zeros, zeros, zeros, zeros, *empty)
         self.history = History(batch, K, self.device, self.device.type == "cuda")
 
     @torch.no_grad()
@@ -183,25 +186,30 @@ class CTCStream:
     def finish(self) -> list[NBest]:
         """The n-best lists, after the last frame."""
         beam, slots = self.beam, self.beam.slot.flatten()
-        if self.options.ends[0]:
-            ends = self.search.lm.finish(self.lm.read(slots, self.pool.labels))
-            beam = beam._replace(lm=beam.lm + ends.view_as(beam.lm))
-        if self.options.ends[1]:
-            ends = self.search.subtracted.finish(self.subtracted.read(slots, self.pool.labels))
-            beam = beam._replace(subtracted=beam.subtracted + ends.view_as(beam.lm))
+        for name, counts in zip(SCORERS, (*self.options.ends, True), strict=True):
+            if counts:
+                rows, old = getattr(self, name).read(slots, self.pool.labels), getattr(beam, name)
+                beam = beam._replace(**{name: old + getattr(self.search, name).finish(rows).view_as(old)})
         return self._read_out(beam, self.options.nbest or self.options.beam)
 
     def total(self, beam: Prefixes) -> Tensor:
         """The fused score (B, K)."""
-        return fuse(beam.asr, beam.lm, beam.subtracted, beam.length, self.weights)
+        return fuse(beam.asr, beam.lm, beam.subtracted, beam.length, self.weights, beam.phrases)
+
+    def _language(self, beam: Prefixes) -> Tensor:
+        """The fused score (B, K) without the model's own."""
+        return fuse(torch.zeros_like(beam.lm), beam.lm, beam.subtracted, beam.length, self.weights, beam.phrases)
 
     def _advance(self, logp: Tensor, active: Tensor) -> None:
         """One frame: log P (B, V); an utterance that is not active (B, 1) keeps its beam."""
         stays, arrivals = self._move(logp)
         floor = self.total(stays).amin(1, keepdim=True)
-        subtracted = self.subtracted.read(stays.slot.flatten(), self.pool.labels).view(*stays.slot.shape, -1)
-        if self._may_enter(arrivals, subtracted, floor, active):
-            stays = self._expand(stays, arrivals, subtracted, active)
+        slots = stays.slot.flatten()
+        subtracted, phrases = (
+            lane.read(slots, self.pool.labels).view(*stays.slot.shape, -1) for lane in (self.subtracted, self.phrases)
+        )
+        if self._may_enter(arrivals, subtracted, phrases, floor, active):
+            stays = self._expand(stays, arrivals, subtracted, phrases, active)
         self.beam = Prefixes(*(torch.where(active, new, old) for new, old in zip(stays, self.beam, strict=True)))
         self.frame.add_(1)
 
@@ -228,21 +236,22 @@ class CTCStream:
         label = torch.logaddexp(beam.label + logp.gather(1, beam.last), handed)
         return beam._replace(blank=both + logp[:, blank, None], label=label), arrivals
 
-    def _may_enter(self, arrivals: Tensor, subtracted: Tensor, floor: Tensor, active: Tensor) -> bool:
+    def _may_enter(self, arrivals: Tensor, subtracted: Tensor, phrases: Tensor, floor: Tensor, active: Tensor) -> bool:
         """Whether a longer sequence may pass the floor (B, 1), judged without the external LM: log P_T ≤ 0."""
-        beam = self.beam
-        bound = fuse(arrivals, torch.zeros_like(arrivals), subtracted, 1.0, self.weights)
+        bound = fuse(arrivals, torch.zeros_like(arrivals), subtracted, 1.0, self.weights, phrases)
         bound = bound.masked_fill(arrivals.isneginf(), -torch.inf).amax(2)
-        needed = floor - fuse(torch.zeros_like(bound), beam.lm, beam.subtracted, beam.length, self.weights)
+        needed = floor - self._language(self.beam)
         return bool(((bound >= needed - ROUNDING * (1 + needed.abs())) & (bound > -torch.inf) & active).any())
 
-    def _expand(self, stays: Prefixes, arrivals: Tensor, subtracted: Tensor, active: Tensor) -> Prefixes:
+    def _expand(
+        self, stays: Prefixes, arrivals: Tensor, subtracted: Tensor, phrases: Tensor, active: Tensor
+    ) -> Prefixes:
         """The K best (B, K) of the prefixes that stay and of those that are one label longer."""
         beam, (B, K, V) = self.beam, arrivals.shape
         slots = beam.slot.flatten()
         lm = self.lm.read(slots, self.pool.labels).view(B, K, -1)
-        score = fuse(arrivals, lm, subtracted, 1.0, self.weights)
-        score = score + fuse(torch.zeros_like(beam.lm), beam.lm, beam.subtracted, beam.length, self.weights)[:, :, None]
+        score = fuse(arrivals, lm, subtracted, 1.0, self.weights, phrases)
+        score = score + self._language(beam)[:, :, None]
         score.masked_fill_(arrivals.isneginf(), -torch.inf)  # a scorer may say −inf too, and subtracting that is NaN
         if self.guard is not None and self.repeats is not None:
             self.guard.forbid(score, self.repeats.read(slots, self.pool.labels).view(B, K, -1))
@@ -265,6 +274,7 @@ class CTCStream:
             label=torch.where(longer, arrivals.flatten(1).gather(1, parent * V + label), -torch.inf),
             lm=parents.lm + of(lm),
             subtracted=parents.subtracted + of(subtracted),
+            phrases=parents.phrases + of(phrases),
             length=parents.length + 1,
             hash=hashes,
             node=self.history.add(parents.node, label, longer, self.frame),
@@ -279,7 +289,7 @@ class CTCStream:
 
     def _read_out(self, beam: Prefixes, nbest: int) -> list[NBest]:
         total, asr = self.total(beam).tolist(), beam.asr.tolist()
-        components = [x.tolist() for x in (beam.asr, beam.lm, beam.subtracted, beam.length)]
+        components = [x.tolist() for x in (beam.asr, beam.lm, beam.subtracted, beam.length, beam.phrases)]
         nodes = beam.node.tolist()
         order = [
             sorted((k for k in range(len(row)) if row[k] > -math.inf), key=lambda k: -total[b][k])[:nbest]

@@ -20,15 +20,17 @@ class Scores:
         lm: log P(y) of the external LM, 0 if none ran.
         subtracted: log P(y) of the subtracted LM, 0 if none ran.
         length: |y|, the number of labels.
+        phrases: The bonus of the listed phrases in y, 0 if none are listed.
     """
 
     asr: float
     lm: float = 0.0
     subtracted: float = 0.0
     length: float = 0.0
+    phrases: float = 0.0
 
     def fused(self, weights: FusionWeights) -> float:
-        return fuse(self.asr, self.lm, self.subtracted, self.length, weights)
+        return fuse(self.asr, self.lm, self.subtracted, self.length, weights, self.phrases)
 
 
 @dataclass(frozen=True)

@@ -178,25 +178,29 @@ def finite(lists: Mapping[str, NBest]) -> dict[str, NBest]:
 
 def _finite(name: str, hypothesis: Hypothesis) -> Hypothesis:
     scores = hypothesis.scores
-    values = (scores.asr, scores.lm, scores.subtracted, scores.length)
+    values = (scores.asr, scores.lm, scores.subtracted, scores.length, scores.phrases)
     if all(map(math.isfinite, values)):
         return hypothesis
     if any(v != v or v == math.inf for v in values):
         raise BadInputError(
             f"utterance {name!r} has a hypothesis with scores asr {scores.asr}, lm {scores.lm}, subtracted "
-            f"{scores.subtracted}: check the model or scorer that gave what is not a number"
+            f"{scores.subtracted}, phrases {scores.phrases}: check the model or scorer that gave what is not a number"
         )
     floored = {n: max(getattr(scores, n), IMPOSSIBLE) for n in ("asr", "lm", "subtracted")}
     return replace(hypothesis, scores=replace(scores, **floored))
 
 
 def complete(
-    lists: Mapping[str, NBest], *, lm: SequenceScorer | None = None, subtracted: SequenceScorer | None = None
+    lists: Mapping[str, NBest],
+    *,
+    lm: SequenceScorer | None = None,
+    subtracted: SequenceScorer | None = None,
+    phrases: SequenceScorer | None = None,
 ) -> dict[str, NBest]:
     """The same lists with the given scorers' components filled in; every other component stays as it is."""
     hypotheses = [h for nbest in lists.values() for h in nbest]
     columns: dict[str, list[float]] = {}
-    for name, scorer in (("lm", lm), ("subtracted", subtracted)):
+    for name, scorer in (("lm", lm), ("subtracted", subtracted), ("phrases", phrases)):
         if scorer is not None:
             columns[name] = scorer(h.tokens for h in hypotheses)
     filled = iter(

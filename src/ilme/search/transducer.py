@@ -2,7 +2,7 @@
 
 At each frame a hypothesis y takes blank, or up to `max_symbols` labels and then blank. Its score is
 
-    score(y) = log Σ_alignments P(alignment | x) + λ_T log P_T(y) − μ log P_S(y) + β |y|
+    score(y) = log Σ_alignments P(alignment | x) + λ_T log P_T(y) − μ log P_S(y) + β |y| + κ B(y)
 
 Alignments of one label sequence are added (prefix recombination); the language scores belong to the sequence and are
 added once per label (Eq. 27). Blank takes the transducer's score alone. Fusion comes before pruning.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.fusion import Fusion, fuse
+from ilme.fusion import SCORERS, Fusion, fuse
 from ilme.protocols import InternalLM, SharedPrediction, TokenScorer, Transducer
 from ilme.runtime.cuda import no_collection
 from ilme.runtime.numerics import log_softmax
@@ -98,6 +98,7 @@ class Beam(NamedTuple):
     asr: Tensor  # log Σ over alignments of P(alignment | x); differs from path when blank-aware
     lm: Tensor
     subtracted: Tensor
+    phrases: Tensor
     length: Tensor
     hash: Tensor
     node: Tensor  # where the labels are: an index into the stream's history
@@ -135,8 +136,8 @@ class TransducerSearch:
         self.fusion = fusion or Fusion()
         self.options = options or TransducerOptions()
         self.weights = self.fusion.weights
-        self.lm, self.subtracted = self.fusion.scorers(model)
-        networks = (model, self.lm, self.subtracted)
+        self.lm, self.subtracted, self.phrases = self.fusion.scorers(model)
+        networks = (model, self.lm, self.subtracted, self.phrases)
         self.capturable = model.device.type == "cuda" and all(getattr(n, "capturable", False) for n in networks)
         self.fixed = fixed
 
@@ -179,11 +180,12 @@ class TransducerStream:
             self.g = Lane(model.start, model.predict, batch * slots, fixed=self.fixed)
             self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed)
             self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
+            self.phrases = Lane(search.phrases.start, search.phrases.score, batch * slots, fixed=self.fixed)
             dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
             self.guard, self.repeats = repetition_lane(
                 self.options, len(model.tokens), batch * slots, self.device, self.fixed
             )
-        lanes = [self.g, self.lm, self.subtracted, *([] if self.repeats is None else [self.repeats])]
+        lanes = [self.g, self.lm, self.subtracted, self.phrases, *([] if self.repeats is None else [self.repeats])]
         self.pool = PrefixPool(lanes, batch, slots, self.device, self.fixed)
         self.limits = None if limits is None else limits.to(self.device)[:, None]
         zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
@@ -192,7 +194,7 @@ class TransducerStream:
         ids = torch.zeros(batch, K, dtype=torch.long, device=self.device)
         node = ids + NO_NODE
         slot = self.pool.base.expand(batch, K).clone()
-        self.beam = Beam(path, path.clone(), zeros, zeros, zeros, ids + EMPTY, node, slot)
+        self.beam = Beam(path, path.clone(), zeros, zeros, zeros, zeros, ids + EMPTY, node, slot)
         self.history = History(batch, K, self.device, self.fixed or self.device.type == "cuda")
 
     def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Outputs:
@@ -231,15 +233,11 @@ class TransducerStream:
     @torch.no_grad()
     def finish(self) -> list[NBest]:
         """The n-best lists, after the last frame."""
-        beam = self.beam
-        if any(self.options.ends):
-            beam = self._score_end(beam)
-            beam = self._best(beam, self.options.beam)
-        return self._read_out(beam, self.options.nbest or self.options.beam)
+        return self._read_out(self._score_end(self.beam), self.options.nbest or self.options.beam)
 
     def total(self, beam: Beam) -> Tensor:
         """The fused score (B, K)."""
-        return fuse(beam.path, beam.lm, beam.subtracted, beam.length, self.weights)
+        return fuse(beam.path, beam.lm, beam.subtracted, beam.length, self.weights, beam.phrases)
 
     def _advance(self, f: Tensor, active: Tensor, gate: BlankGate | None, t: int) -> None:
         """One frame: f (B, J), the t-th of the gate's; an utterance that is not active (B,) keeps its beam."""
@@ -287,7 +285,8 @@ class TransducerStream:
     def _promising(self, beam: Beam, rows: Tensor, logp: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
         """The rows with a label that may pass the floor, judged without the external LM: log P_T ≤ 0 only lowers it.
 
-            score(y v) − score(y) − β ≤ log P(v | t, y) − μ log P_S(v | y) ≤ max_v log P − μ min_v log P_S
+            score(y v) − score(y) − β ≤ log P(v | t, y) + κ b(v | y) − μ log P_S(v | y)
+                                      ≤ max_v [log P + κ b] − μ min_v log P_S
 
         On most frames the second bound leaves none: no row of P_S, no LM and no sort over the vocabulary is needed.
         """
@@ -295,18 +294,26 @@ class TransducerStream:
         logp[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
         needed = floor.flatten()[rows // beam.path.shape[1]] - self.total(beam).flatten()[rows] - self.weights.length
         needed = needed - ROUNDING * (1 + needed.abs())
-        bound, mu = logp.amax(1), self.weights.subtracted
+        mu = self.weights.subtracted
+        lifted = self._with_phrases(logp, slots)
+        bound = lifted.amax(1)
         if mu:
             bound = bound - mu * self.subtracted.least_of(slots, self.pool.labels)
         keep = (bound >= needed).nonzero().squeeze(1)
         if mu and len(keep):
             rival = self.subtracted.read(slots[keep], self.pool.labels)
-            upper = torch.add(logp[keep], rival, alpha=-mu)
+            upper = torch.add(lifted[keep], rival, alpha=-mu)
             upper[:, self.search.model.tokens.blank] = -torch.inf
             keep = keep[upper.amax(1) >= needed[keep]]
         if len(keep):  # the LM reads the whole beam at once: a few rows cost nearly as much as all of them
             self.lm.read(slots, self.pool.labels)
         return rows[keep], logp[keep]
+
+    def _with_phrases(self, logp: Tensor, slots: Tensor) -> Tensor:
+        """log P + κ b (m, V); the very same rows where no phrases are listed."""
+        if not self.weights.phrases:
+            return logp
+        return torch.add(logp, self.phrases.read(slots, self.pool.labels), alpha=self.weights.phrases)
 
     def _join(
         self, f: Tensor, beam: Beam, live: Tensor, gate: BlankGate | None, t: int
@@ -341,7 +348,8 @@ class TransducerStream:
         slots = beam.slot.flatten()[rows]
         lm = self.lm.read(slots, self.pool.labels)
         subtracted = self.subtracted.read(slots, self.pool.labels)
-        gain = fuse(logp, lm, subtracted, 1.0, self.weights)
+        phrases = self.phrases.read(slots, self.pool.labels)
+        gain = fuse(logp, lm, subtracted, 1.0, self.weights, phrases)
         gain[:, self.search.model.tokens.blank] = -torch.inf  # blank has been read already
         aware = self._blank_aware_label(blank).flatten()[rows] if self.options.blank_aware else None
         if aware is not None:
@@ -374,6 +382,7 @@ class TransducerStream:
             asr=(parents.asr + logp_label).masked_fill(~valid, -torch.inf),
             lm=parents.lm + lm.expand_as(gain)[at, label].masked_fill(~valid, 0),
             subtracted=parents.subtracted + subtracted.expand_as(gain)[at, label].masked_fill(~valid, 0),
+            phrases=parents.phrases + phrases.expand_as(gain)[at, label].masked_fill(~valid, 0),
             length=parents.length + 1,
             hash=hashes,
             node=self.history.add(parents.node, label, valid, self.frame),
@@ -400,18 +409,18 @@ class TransducerStream:
         return wanted.flatten().nonzero().squeeze(1)
 
     def _score_end(self, beam: Beam) -> Beam:
-        slots, (lm, subtracted) = beam.slot.flatten(), self.options.ends
-        if lm:
-            ends = self.search.lm.finish(self.lm.read(slots, self.pool.labels))
-            beam = beam._replace(lm=beam.lm + ends.view_as(beam.lm))
-        if subtracted:
-            ends = self.search.subtracted.finish(self.subtracted.read(slots, self.pool.labels))
-            beam = beam._replace(subtracted=beam.subtracted + ends.view_as(beam.lm))
+        """The end of the phrases, half of which counts nothing, and of the LMs where that is asked for."""
+        slots, scored = beam.slot.flatten(), (*self.options.ends, True)
+        for name, counts in zip(SCORERS, scored, strict=True):
+            if counts:
+                rows = getattr(self, name).read(slots, self.pool.labels)
+                old = getattr(beam, name)
+                beam = beam._replace(**{name: old + getattr(self.search, name).finish(rows).view_as(old)})
         return beam
 
     def _read_out(self, beam: Beam, nbest: int) -> list[NBest]:
         total, path = self.total(beam).tolist(), beam.path.tolist()
-        components = [x.tolist() for x in (beam.asr, beam.lm, beam.subtracted, beam.length)]
+        components = [x.tolist() for x in (beam.asr, beam.lm, beam.subtracted, beam.length, beam.phrases)]
         nodes = beam.node.tolist()
         order = [
             sorted((k for k in range(len(row)) if row[k] > -math.inf), key=lambda k: -total[b][k])[:nbest]
