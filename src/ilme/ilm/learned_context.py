@@ -9,20 +9,22 @@ transcripts aside, and returns the vectors that predicted those best, so it cann
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ilme.adapters.decoder import Context
 from ilme.adapters.hf import TransformerAED
 from ilme.errors import BadInputError
 from ilme.ilm.calibration import Calibration
 from ilme.ilm.transformer import LearnedContext, TransformerInternalLM, mean_context
 
-__all__ = ["LearnedContextOptions", "learn_context", "loss_per_label"]
+__all__ = ["LearnedContextOptions", "learn", "learn_context", "loss_per_label"]
+
+Learned = TypeVar("Learned", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,29 @@ def learn_context(
         options: How.
     """
     options = options or LearnedContextOptions()
-    sequences = [list(y) for y in (calibration.labels if transcripts is None else transcripts) if len(y)]
+
+    def begin() -> LearnedContext:
+        return LearnedContext(mean_context(model, calibration).tensors["vectors"].clone(), options.rank)
+
+    context = learn(model, begin, calibration.labels if transcripts is None else transcripts, options)
+    tensors = {key: value.detach().clone() for key, value in context.state_dict().items()}
+    if not options.rank:
+        tensors = {"vectors": tensors["vectors"]}
+    return TransformerInternalLM(model, context, "learned", tensors)
+
+
+def learn(
+    model: Any, begin: Callable[[], Learned], transcripts: Sequence[Sequence[int]], options: LearnedContextOptions
+) -> Learned:
+    """What `begin` makes, trained to predict transcripts in a model that does not change.
+
+    Args:
+        model: A model whose `teacher_forced` takes labels and such a context.
+        begin: Makes the context to start from.
+        transcripts: What to learn from; a tenth is kept aside.
+        options: How.
+    """
+    sequences = [list(y) for y in transcripts if len(y)]
     if len(sequences) < 2:
         raise BadInputError(f"a learned internal LM needs at least two transcripts, got {len(sequences)}")
     order = random.Random(options.seed)
@@ -69,19 +93,16 @@ def learn_context(
     generator = torch.random.fork_rng()
     with generator, torch.enable_grad():
         torch.manual_seed(options.seed)
-        context = LearnedContext(mean_context(model, calibration).tensors["vectors"].clone(), options.rank)
+        context = begin()
         best = _fit(model, context, sequences, aside, options, order)
     context.load_state_dict(best)
     context.requires_grad_(False)
-    tensors = {key: value.detach().clone() for key, value in context.state_dict().items()}
-    if not options.rank:
-        tensors = {"vectors": tensors["vectors"]}
-    return TransformerInternalLM(model, context, "learned", tensors)
+    return context
 
 
 def _fit(
-    model: TransformerAED,
-    context: LearnedContext,
+    model: Any,
+    context: nn.Module,
     sequences: list[list[int]],
     aside: list[list[int]],
     options: LearnedContextOptions,
@@ -109,9 +130,7 @@ def _fit(
 
 
 @torch.no_grad()
-def loss_per_label(
-    model: TransformerAED, context: Context, sequences: Sequence[Sequence[int]], batch: int = 8
-) -> float:
+def loss_per_label(model: Any, context: Any, sequences: Sequence[Sequence[int]], batch: int = 8) -> float:
     """−log P per label, the end included, in nats: the logarithm of the internal LM's perplexity."""
     total, count = 0.0, 0
     for at in range(0, len(sequences), batch):
@@ -120,7 +139,7 @@ def loss_per_label(
     return total / count
 
 
-def _loss(model: TransformerAED, context: Context, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, int]:
+def _loss(model: Any, context: Any, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, int]:
     """−log P of the sequences, ends included, summed; and how many labels that are."""
     eos = model.tokens.eos
     if eos is None:

@@ -2,9 +2,10 @@
 
 Nothing inside such a decoder can be replaced, as in an ONNX graph, but what it attends to can be chosen:
 
-    zeroed         what the model itself calls a memory without audio: an encoder's output of zeros
+    zeroed         what the model itself calls a memory without audio: an encoder's output of zeros, or none at all
     silence        the memory of silence
     mean-encoder   the encoder's output averaged over speech
+    learned        a few encoder states, trained to predict transcripts; of a model that gradients pass through
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
@@ -24,6 +25,7 @@ from ilme.tokens import Tokens
 __all__ = ["MemoryInternalLM", "estimators", "restored"]
 
 SILENCE = 3.0  # seconds, for a model that does not always take a full window
+STATES = 8  # that are learned; small noise sets them apart, or they would stay alike
 FLOOR = -1e4  # the log-probability of a suppressed unit; finite, so that μ·ILM never makes ∞ − ∞
 
 
@@ -74,6 +76,8 @@ def estimators(model: Any) -> dict[str, Estimator]:
         found["silence"] = Estimator(_silence)
     if isinstance(model, CompactMemory):
         found["mean-encoder"] = Estimator(_mean_encoder, "speech")
+        if hasattr(model, "teacher_forced"):
+            found["learned"] = Estimator(_learned, "transcripts")
     return found
 
 
@@ -116,3 +120,29 @@ def _mean_encoder(model: Any, calibration: Calibration) -> MemoryInternalLM:
     fixed = getattr(model, "fixed_length", False)
     mean = torch.stack(states).mean(0) if fixed else torch.cat(states).mean(0, keepdim=True)
     return _attending(model, mean, "mean-encoder")
+
+
+class _LearnedStates(nn.Module):
+    """Encoder states (T, D) that are learned."""
+
+    def __init__(self, states: Tensor) -> None:
+        super().__init__()
+        self.states = nn.Parameter(states.clone())
+
+    def forward(self) -> Tensor:
+        return self.states
+
+
+def _learned(model: Any, calibration: Calibration) -> MemoryInternalLM:
+    """States that predict the transcripts; they start near the mean of speech, where there is some."""
+    from ilme.ilm.learned_context import LearnedContextOptions, learn
+
+    def begin() -> _LearnedStates:
+        mean = torch.zeros(model.encoder_width, device=model.device)
+        if calibration.encoded:
+            mean = torch.cat([h.to(model.device, torch.float32) for h in calibration.encoded]).mean(0)
+        noise = 0.02 * torch.randn(STATES, len(mean), device=mean.device)
+        return _LearnedStates(mean + noise)
+
+    found = learn(model, begin, calibration.labels, LearnedContextOptions())
+    return _attending(model, found.states.detach().clone(), "learned")
