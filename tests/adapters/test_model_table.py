@@ -76,12 +76,15 @@ MAKE: dict[str, Callable[[], Any]] = {
     "whisper": lambda: transformer("tiny_whisper"),
     "moonshine": lambda: transformer("tiny_moonshine"),
     "moonshine_streaming": lambda: transformer("tiny_moonshine_streaming"),
+    "canary": lambda: transformer("tiny_canary"),
+    "cohere_asr": lambda: transformer("tiny_cohere_asr"),
+    "qwen3_asr": lambda: transformer("tiny_qwen3_asr"),
     "speech_to_text": lambda: transformer("tiny_speech2text"),
     "parakeet_ctc": lambda: frames("parakeet_ctc"),
     "wav2vec2": lambda: frames("wav2vec2"),
     "hubert": lambda: frames("wav2vec2", "Hubert"),
 }
-UNPACKED = ("parakeet_ctc", "wav2vec2", "hubert")  # of which nothing runs label by label
+UNPACKED = ("qwen3_asr", "parakeet_ctc", "wav2vec2", "hubert")  # of which nothing that runs label by label is ours
 STREAMED = {"rnnt": "forward encoders", "ctc": "forward encoders"}
 
 
@@ -130,5 +133,6 @@ def test_what_an_onnx_model_can_do(kind, request):
 
 def test_what_stands_for_nothing_said_is_each_familys_own():
     defaults = {kind: ilme.internal_lm.default(make()) for kind, make in MAKE.items()}
-    silent = ("whisper", "moonshine", "moonshine_streaming", "speech_to_text")
-    assert defaults == {kind: "silence" if kind in silent else "removed" for kind in MAKE}
+    silent = ("whisper", "moonshine", "moonshine_streaming", "canary", "cohere_asr", "speech_to_text")
+    ways = {"qwen3_asr": "zeroed"} | dict.fromkeys(silent, "silence")
+    assert defaults == {kind: ways.get(kind, "removed") for kind in MAKE}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ilme.adapters.canary import Canary, CanaryOptions, CohereASR
+from ilme.adapters.hf import HuggingFaceTokenizer
 from ilme.adapters.moonshine import Moonshine
 from ilme.adapters.moonshine_streaming import MoonshineStreaming
+from ilme.adapters.qwen3_asr import Qwen3ASR, Qwen3ASROptions
 from ilme.adapters.speech2text import Speech2Text
 from ilme.adapters.whisper import Whisper, WhisperOptions
 from ilme.tokens import Tokens
@@ -149,6 +152,109 @@ def tiny_moonshine_streaming() -> MoonshineStreaming:
     model = MoonshineStreamingForConditionalGeneration(config)
     randomise(model)
     return MoonshineStreaming(model, Words())
+
+
+QWEN_SPECIAL = ["<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<asr_text>"]
+
+
+def tiny_qwen3_asr(options: Qwen3ASROptions | None = None) -> Qwen3ASR:
+    """Two layers that hear and two that write, with two heads for one of keys; ids 0–39 are w0 … w39."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
+
+    names = [*(f"w{i}" for i in range(40)), "system", "user", "assistant", "language", "English", *QWEN_SPECIAL]
+    words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=words)
+    fast.add_special_tokens({"additional_special_tokens": QWEN_SPECIAL})
+    config = Qwen3ASRConfig(
+        audio_config={
+            **{"num_mel_bins": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24},
+            **{"d_model": 16, "n_window": 50, "n_window_infer": 100, "output_dim": 16, "downsample_hidden_size": 4},
+        },
+        text_config={
+            **{"model_type": "qwen3", "vocab_size": len(names), "hidden_size": 16, "intermediate_size": 24},
+            **{"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
+        },
+        audio_token_id=names.index("<|audio_pad|>"),
+        timestamp_token_id=0,
+        pad_token_id=names.index("<|im_end|>"),
+        eos_token_id=[names.index("<|im_end|>")],
+    )
+    torch.manual_seed(0)
+    model = Qwen3ASRForConditionalGeneration(config)
+    randomise(model)
+    end = names.index("<|im_end|>")
+    return Qwen3ASR(model, HuggingFaceTokenizer(fast, len(names), end, end), qwen_template, options)
+
+
+def qwen_template(talk: list[dict]) -> str:
+    said = {turn["role"]: turn["content"][0].get("text", "") for turn in talk}
+    before = f"<|im_start|> system {said.get('system', '')} <|im_end|> <|im_start|> user <|audio_start|> "
+    return f"{before}<|audio_pad|> <|audio_end|> <|im_end|> <|im_start|> assistant {said['assistant']}"
+
+
+CANARY_SPECIAL = [
+    *("<unk>", "<pad>", "<|endoftext|>", "▁", "<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>"),
+    *("<|en|>", "<|de|>", "<|pnc|>", "<|nopnc|>", "<|noitn|>", "<|notimestamp|>", "<|nodiarize|>"),
+]
+
+
+class CanaryWords(Words):
+    """A word tokenizer with Canary's special units behind w0 … w39."""
+
+    def __init__(self) -> None:
+        names = (*(f"w{i}" for i in range(40)), *CANARY_SPECIAL)
+        self._tokens = Tokens(names, sos=names.index("<|startofcontext|>"), eos=names.index("<|endoftext|>"))
+
+
+FAST_CONFORMER = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+    **{"conv_kernel_size": 5, "subsampling_conv_channels": 8, "num_mel_bins": 16, "max_position_embeddings": 100},
+}
+
+
+def tiny_canary(options: CanaryOptions | None = None) -> Canary:
+    """Two layers that hear, one that writes."""
+    from transformers import CanaryConfig, CanaryForConditionalGeneration
+
+    words = CanaryWords()
+    eos, size = words.tokens.eos, len(words.tokens)
+    config = CanaryConfig(
+        encoder_config=FAST_CONFORMER | {"model_type": "parakeet_encoder", "scale_input": False},
+        decoder_config={
+            **{"vocab_size": size, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1},
+            **{"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64},
+            **{"pad_token_id": 41, "eos_token_id": eos, "bos_token_id": eos},
+        },
+        vocab_size=size,
+        pad_token_id=41,
+        eos_token_id=eos,
+        bos_token_id=eos,
+        decoder_start_token_id=words.tokens.sos,
+    )
+    torch.manual_seed(0)
+    model = CanaryForConditionalGeneration(config)
+    randomise(model)
+    return Canary(model, words, options)
+
+
+def tiny_cohere_asr(options: CanaryOptions | None = None) -> CohereASR:
+    """An encoder of another width than the decoder's, so that its states are projected."""
+    from transformers import CohereAsrConfig, CohereAsrForConditionalGeneration
+
+    words = CanaryWords()
+    eos, size = words.tokens.eos, len(words.tokens)
+    config = CohereAsrConfig(
+        encoder_config=FAST_CONFORMER | {"model_type": "parakeet_encoder"},
+        **{"vocab_size": size, "hidden_size": 12, "intermediate_size": 24, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "max_position_embeddings": 64},
+        **{"pad_token_id": 41, "eos_token_id": eos, "bos_token_id": eos},
+    )
+    torch.manual_seed(0)
+    model = CohereAsrForConditionalGeneration(config)
+    randomise(model)
+    return CohereASR(model, words, options)
 
 
 def tiny_speech2text() -> Speech2Text:

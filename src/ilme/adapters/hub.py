@@ -24,12 +24,15 @@ __all__ = [
 ]
 
 CLASSES = {
+    "canary": "ilme.adapters.canary:Canary",
+    "cohere_asr": "ilme.adapters.canary:CohereASR",
     "hubert": "ilme.adapters.wav2vec2:Hubert",
     "parakeet_ctc": "ilme.adapters.parakeet:ParakeetCTC",
     "wav2vec2": "ilme.adapters.wav2vec2:Wav2Vec2",
     "whisper": "ilme.adapters.whisper:Whisper",
     "moonshine": "ilme.adapters.moonshine:Moonshine",
     "moonshine_streaming": "ilme.adapters.moonshine_streaming:MoonshineStreaming",
+    "qwen3_asr": "ilme.adapters.qwen3_asr:Qwen3ASR",
     "speech_to_text": "ilme.adapters.speech2text:Speech2Text",
 }
 SIZES = ("layers", "heads", "d_model", "_dim", "_size", "positions", "bins")  # how fields are called that count units

@@ -124,11 +124,12 @@ class Qwen3ASR(OwnOptions):
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.model.parameters())).device
+        return torch.device(self.model.device)
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(iter(self.model.parameters())).dtype
+        kind: torch.dtype = self.model.dtype
+        return kind
 
     @property
     def encoder_width(self) -> int:
@@ -139,7 +140,11 @@ class Qwen3ASR(OwnOptions):
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """Log-mel spectrograms, padded to whole chunks (B, bands, frames), and the frames that hold audio (B,)."""
         made = self._extractor(
-            [np.asarray(a, dtype=np.float32) for a in audio], sampling_rate=RATE, padding=True, return_tensors="pt"
+            [np.asarray(a, dtype=np.float32) for a in audio],
+            sampling_rate=RATE,
+            padding=True,
+            return_attention_mask=True,
+            return_tensors="pt",
         )
         return made["input_features"], made["attention_mask"].sum(-1)
 
@@ -176,7 +181,9 @@ class Qwen3ASR(OwnOptions):
     def _prompt(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Embeddings of the prompts, padded on the left (B, L, D), and where they are (B, L)."""
         embed = self.model.get_input_embeddings()
-        head, tail = (embed(torch.tensor(ids, device=self.device, dtype=torch.long)) for ids in (self._head, self._tail))
+        head, tail = (
+            embed(torch.tensor(ids, device=self.device, dtype=torch.long)) for ids in (self._head, self._tail)
+        )
         counts = [hidden.shape[1]] * len(hidden) if mask is None else mask.sum(1).tolist()
         whole = [torch.cat([head, h[:t].to(head), tail]) for h, t in zip(hidden, counts, strict=True)]
         longest = max(len(w) for w in whole)
@@ -255,7 +262,9 @@ def conversation(options: Qwen3ASROptions) -> list[dict[str, Any]]:
 
 def unwritten(tokens: Tokens) -> list[int]:
     """Units such as <|im_start|> and <asr_text>, which no transcript contains; the end is none of them."""
-    marked = [i for i, p in enumerate(tokens.pieces) if p.startswith(("<|", "<id ", "<asr", "<tool", "</tool", "<think"))]
+    marked = [
+        i for i, p in enumerate(tokens.pieces) if p.startswith(("<|", "<id ", "<asr", "<tool", "</tool", "<think"))
+    ]
     return [i for i in marked if i != tokens.eos]
 
 
