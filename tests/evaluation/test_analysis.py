@@ -83,3 +83,11 @@ def test_search_errors_and_model_errors() -> None:
     found = search_errors(decoded, known, references, FusionWeights(lm=0.5))
     assert (found.right, found.search, found.model, found.missed) == (1, 1, 1, ("2",))
     assert search_errors(decoded, known, references, FusionWeights()).search == 0
+
+
+@pytest.mark.parametrize(("ratio", "marks"), [(5.0, True), (5.1, False)])
+def test_the_ratio_of_a_domain_word_is_of_counts_with_one_added(ratio: float, marks: bool) -> None:
+    """5 of 10 words against (0 + 1) of (9 + 1): five times as often."""
+    target, source = ["new new new new new a b c d e"], ["a b c d e f g h i"]
+    assert ("new" in domain_words(target, source, ratio=ratio)) is marks
+    assert ("new" in domain_words(target, source, ratio=1.0, least=6)) is False

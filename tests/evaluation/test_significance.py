@@ -11,7 +11,14 @@ from scipy import stats
 
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, measure
-from ilme.evaluation.significance import bootstrap_interval, compare, mapsswe, paired_bootstrap, segment_errors
+from ilme.evaluation.significance import (
+    _errors_by_slot,
+    bootstrap_interval,
+    compare,
+    mapsswe,
+    paired_bootstrap,
+    segment_errors,
+)
 
 # Jurafsky & Martin, Speech and Language Processing, section 9.8, after Gillick & Cox (1989).
 REFERENCE = "it was the best of times it was the worst of times it was"
@@ -224,3 +231,12 @@ def test_a_segment_ends_after_two_good_words_of_both() -> None:
     assert segment_errors("a b c d", "- b c -", "a b c d", good_words=3) == [(2, 0)]
     assert segment_errors("a b", "a b", "x a b") == [(0, 1)], "an insertion before the first word"
     assert segment_errors("a b", "a b", "a b x y") == [(0, 2)], "and after the last"
+
+
+def test_errors_stand_at_words_and_in_the_gaps_between_them() -> None:
+    """2N + 1 slots: gap, word, gap, word, gap."""
+    assert _errors_by_slot("a b", "a b") == [0, 0, 0, 0, 0]
+    assert _errors_by_slot("a b", "x a y z b w") == [1, 0, 2, 0, 1]
+    assert _errors_by_slot("a b", "a") == [0, 0, 0, 1, 0]
+    assert _errors_by_slot("a b", "- b") == [0, 1, 0, 0, 0]
+    assert _errors_by_slot("", "x y") == [2]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 
-from ilme.evaluation.tables import Table, p_value, render, rich_table
+from ilme.evaluation.significance import Comparison
+from ilme.evaluation.tables import Table, comparison_table, p_value, render, rich_table
 
 TABLE = Table(
     "Word error rate (%)",
@@ -65,3 +67,17 @@ def test_the_terminal_has_names_at_the_left_and_figures_at_the_right() -> None:
 @pytest.mark.parametrize(("p", "text"), [(0.0009, "<0.001"), (0.001, "0.001"), (0.0499, "0.050"), (1.0, "1.000")])
 def test_p_values_have_three_decimals(p: float, text: str) -> None:
     assert p_value(p) == text
+
+
+def test_the_row_of_a_comparison_to_the_last_figure() -> None:
+    """What is printed is the change of the first system: signs are turned, and the ends of the interval with them."""
+    pairs = (
+        Comparison("new", "old", 1.5, 12.345, (0.254, 2.746), 0.0204, 0.0004),
+        Comparison("old", "new", -1.5, -14.0, (-2.746, -0.254), 0.5, None),
+    )
+    results = types.SimpleNamespace(comparisons=pairs)
+    table = comparison_table(results)  # type: ignore[arg-type]
+    assert table.rows == (
+        ("new", "old", "−1.50", "−2.75 … −0.25", "−12.3", p_value(0.0204), p_value(0.0004)),
+        ("old", "new", "+1.50", "+0.25 … +2.75", "+14.0", p_value(0.5), "–"),
+    )

@@ -9,6 +9,7 @@ import torch
 
 from ilme.errors import CheckpointError
 from ilme.ilm import internal_lm
+from ilme.ilm.calibration import Calibration
 from ilme.ilm.transducer import TransducerInternalLM, estimators, restored
 from tests.models.test_networks import network
 
@@ -63,3 +64,26 @@ def test_the_internal_lm_of_hat_is_its_labels_softmax_without_the_acoustic_term(
         model.output.bias[0] += 1.0
         if u < len(labels):
             rows, state = TransducerInternalLM(model).score(torch.tensor([labels[u]]), state)
+
+
+@torch.no_grad()
+def test_silence_is_the_mean_over_the_frames_of_silence_alone(model):
+    """Three seconds of zeros, encoded; frames past the length that the encoder gives are none of them."""
+    heard = []
+
+    class Host:
+        rate, device, tokens = 100, torch.device("cpu"), model.tokens
+        start, predict, join = model.start, model.predict, model.join
+
+        def features(self, waves):
+            heard.extend(waves)
+            return torch.zeros(1, 7, 3), torch.tensor([7])
+
+        def encode(self, features, lengths):
+            width = model.start(1)[0].shape[1]
+            f = torch.arange(7.0)[:, None].expand(7, width)
+            return torch.stack([f, 100 + f]), torch.tensor([4, 6])
+
+    made = estimators(Host())["silence"].make(Host(), Calibration())
+    assert made.how == "silence" and torch.equal(made.vector, torch.full_like(made.vector, (0 + 1 + 2 + 3) / 4))
+    assert len(heard) == 1 and heard[0].shape == (300,) and not heard[0].any()

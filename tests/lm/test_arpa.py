@@ -106,3 +106,17 @@ def test_ids_without_a_unigram_are_unknown(read):
     arpa = read(lines)
     assert (arpa.missing, arpa.unknown) == ((2,), 2)
     assert [words for words, _, _ in table(arpa, 2)] == [(3, 1), (1, 2), (2, 1)]
+
+
+def test_more_ngrams_of_the_highest_order_than_the_file_can_hold_are_refused(tmp_path):
+    """An n-gram takes four bytes at the least, as `0 a` and its line end do."""
+    file = tmp_path / "m.arpa"
+    for count in (20, 21):
+        text = f"\\data\\\nngram 1=2\nngram 2={count}\n\n\\1-grams:\n"
+        text += "#" * (4 * 20 + 3 - len(text))  # 83 bytes hold 20 of them, and not 21
+        file.write_text(text)
+        expected = (
+            "21 n-grams are counted, more than the 83 bytes" if count == 21 else "expected|not a number|fields|ends"
+        )
+        with pytest.raises(BadInputError, match=expected):
+            read_arpa(file, TOKENS)

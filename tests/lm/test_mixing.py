@@ -116,3 +116,16 @@ def test_the_weights_of_a_file_sum_to_one(made):
                 read_mixture(made / "mix.json")
         else:
             assert read_mixture(made / "mix.json").weights == (0.25, weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("", "no name"), ("x\0", "no name"), ("x", "not there"), ("a" * 200 + "/" + "x" * 255, "not there"),
+     ("x" * 256, "no name"), ("a/" + "é" * 128, "no name")],
+)  # fmt: skip
+def test_an_lm_has_a_name_that_a_file_can_have(made, name, message):
+    about = json.loads((made / "mix.json").read_text())
+    about["lms"][1]["lm"] = name
+    (made / "mix.json").write_text(json.dumps(about))
+    with pytest.raises(CheckpointError, match=message):
+        read_mixture(made / "mix.json")

@@ -15,6 +15,7 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.lm.arpa import read_arpa, write_arpa
 from ilme.lm.ngram import NGramScorer, build_automaton, load_ngram
 from ilme.runtime import state as nest
+from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.tokens import Tokens
 from tests.lm.backoff_reference import DictionaryModel, write_random_arpa
 
@@ -236,3 +237,27 @@ def test_a_suffix_after_the_last_context_may_be_missing(tmp_path):
     for label, following, expected in ((1, 2, -0.3), (2, 1, -0.4), (1, 2, -0.3)):
         rows, state = scorer.score(torch.tensor([label]), state)
         assert rows[0, following] == pytest.approx(expected * math.log(10))
+
+
+def test_a_file_whose_arrays_cannot_be_an_automaton_is_refused(tmp_path):
+    """Each rule at its edge: a key twice, and one context more on a way back than the order allows."""
+    scorer, _ = make(tmp_path / "m.arpa", 3, 3)
+    scorer.save(tmp_path / "m.safetensors")
+    tensors, header = read_tensors(tmp_path / "m.safetensors")
+
+    def load(**changed):
+        write_tensors(tmp_path / "n.safetensors", {**tensors, **changed}, header)
+        return NGramScorer.load(tmp_path / "n.safetensors")
+
+    assert load().order == 3
+    key = tensors["key"].clone()
+    key[-1] = key[-2]
+    with pytest.raises(CheckpointError, match="ascending"):
+        load(key=key)
+    shorter = tensors["shorter"].clone()
+    direct = (shorter == 0).nonzero().flatten()[1:]  # contexts of one word
+    longer = (shorter > 0).nonzero().flatten()  # of two
+    assert len(direct) and len(longer) > 1
+    shorter[longer[-1]] = longer[0]  # three steps back to none
+    with pytest.raises(CheckpointError, match="than order 3 allows"):
+        load(shorter=shorter)

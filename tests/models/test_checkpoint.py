@@ -15,7 +15,7 @@ from ilme import models
 from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.errors import CheckpointError
-from ilme.models.checkpoint import load_checkpoint, save_model
+from ilme.models.checkpoint import _NothingDrawn, load_checkpoint, save_model
 from ilme.runtime.files import write_atomically
 from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.testing import numbered_tokens
@@ -152,3 +152,14 @@ def test_a_frontend_is_taken_up_to_what_can_be_heard(tmp_path, name, most):
     save_model(tmp_path, network("rnnt"), frontend=replace(FrontendConfig(), **{name: most + 1}))
     with pytest.raises(CheckpointError, match=f"{name}={most + 1} of the frontend must be at most {most}"):
         load_checkpoint(tmp_path)
+
+
+def test_first_weights_are_left_out_where_a_file_has_them():
+    """Drawing, and sums with what was drawn, leave a tensor as it is; other functions run."""
+    x = torch.arange(4.0)
+    with _NothingDrawn():
+        for drawn in (torch.nn.init.normal_(x), torch.nn.init.uniform_(x, -1, 1), x.normal_(), x.add_(1.0), x.mul(2.0)):
+            assert drawn is x
+        assert torch.eye(3, 2).shape == (3, 2)
+        assert x.sum() == 6.0 and torch.equal(x.flip(0), torch.tensor([3.0, 2.0, 1.0, 0.0]))
+    assert torch.equal(x, torch.arange(4.0))

@@ -182,3 +182,15 @@ def test_the_edges_of_its_options():
     for wrong in ({"best": 0}, {"band": -1}):
         with pytest.raises(BadInputError, match="best must be at least 1 and band at least 0"):
             ExactRanking(model, WEIGHTS, **wrong)
+
+
+def test_the_end_is_part_of_the_lms_scores_where_the_search_scores_it():
+    model, f, lengths = test_transducer.transducer(5, units=4), test_transducer.acoustics(5, 5), torch.tensor([5])
+    fusion = fused(model, 5, 4)
+    lists = TransducerSearch(model, fusion, TransducerOptions(beam=4, lm_eos=True))(f, lengths)
+    for end in (True, False):
+        ranking = ExactRanking(model, WEIGHTS, fusion.lm, fusion.subtracted, band=5, scores_end=end)
+        (ranked,) = ranking(lists, (f, lengths))
+        for h in ranked:
+            assert h.scores.lm == pytest.approx(oracle.score_sequence(fusion.lm, h.tokens, end=end), abs=1e-9)
+        assert len(ranked) == 4

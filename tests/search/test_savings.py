@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.models.packed import pack
+from ilme.search import transducer as module
+from ilme.search.gate import BlankGate
 from ilme.search.transducer import TransducerOptions, TransducerSearch, TransducerStream
 from tests.phrase_oracle import drawn_phrases
 from tests.search.test_transducer import acoustics, language_model, transducer
@@ -73,3 +75,48 @@ def test_packed_networks_find_what_unpacked_ones_find(seed):
     for ours, theirs in zip(packed, plain, strict=True):
         assert ours[0].tokens == theirs[0].tokens
         assert ours[0].score == pytest.approx(theirs[0].score, abs=1e-4)
+
+
+class Fixed:
+    """A scorer whose every row is the same: one label is all but impossible, and the blank's place is ordinary."""
+
+    def __init__(self, tokens, rare):
+        self.tokens, self.device = tokens, torch.device("cpu")
+        self.row = torch.full((len(tokens),), -2.0, dtype=torch.float64)
+        self.row[rare] = -40.0
+
+    def start(self, n):
+        return self.row.expand(n, -1), torch.zeros(n)
+
+    def score(self, labels, state):
+        return self.row.expand(len(labels), -1), state
+
+    def finish(self, rows):
+        return rows.new_zeros(len(rows))
+
+
+@pytest.mark.parametrize("rare", [1, 2, 3])
+def test_the_bound_knows_every_label_that_the_subtracted_lm_finds_improbable(rare):
+    """Subtracting makes such a label win: the bound must not take it for the blank."""
+    model = transducer(2, units=4)
+    assert model.tokens.blank == 0
+    fusion = Fusion(None, Fixed(model.tokens, rare), FusionWeights(0.0, 0.2))
+    search = TransducerSearch(model, fusion, TransducerOptions(beam=2))
+    f, lengths = acoustics(2, 6), torch.tensor([6])
+    found = search(f, lengths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransducerStream, "_promising", everything)
+        without_bound = search(f, lengths)
+    assert [h.tokens for h in found[0]] == [h.tokens for h in without_bound[0]]
+    assert rare in found[0][0].tokens
+
+
+def test_without_a_threshold_no_gate_is_made(monkeypatch):
+    model, f, lengths = transducer(2, units=4), acoustics(2, 6), torch.tensor([6])
+    made = []
+    monkeypatch.setattr(module, "BlankGate", lambda *given: made.append(given) or BlankGate(*given))
+    TransducerSearch(model, options=TransducerOptions(beam=2))(f, lengths)
+    TransducerSearch(model, options=TransducerOptions(beam=2, blank_gate=0.1))(f[:, :0], torch.tensor([0]))
+    assert not made
+    TransducerSearch(model, options=TransducerOptions(beam=2, blank_gate=0.1))(f, lengths)
+    assert len(made) == 1 and made[0][1].shape[1] == 6

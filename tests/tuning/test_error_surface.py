@@ -160,3 +160,18 @@ def test_bad_lists_are_named() -> None:
         build_lists({"a": [hypothesis("x", float("nan"))]}, {"a": "x"})
     with pytest.raises(BadInputError, match="no words"):
         build_lists({"a": good}, {"a": ""})
+
+
+def test_winners_are_judged_at_the_corners_of_the_box() -> None:
+    """Each axis has ends of its own: the second hypothesis wins only where that axis alone is at its lower end."""
+    low, high = np.array([0.1, -2.0, 0.4]), np.array([0.9, -1.0, 0.5])
+    for axis in range(3):
+        for end, other in ((low, high), (high, low)):
+            slope = np.sign(end[axis] - other[axis])
+            middle = (low[axis] + high[axis]) / 2
+            line = np.zeros(4)
+            line[0], line[axis + 1] = -slope * middle, slope  # above 0 on this side of the middle alone
+            assert possible_winners(np.array([np.zeros(4), line]), low, high).tolist() == [True, True]
+            beyond = line.copy()
+            beyond[0] = -slope * (end[axis] + slope * 0.01)  # above 0 only outside the box
+            assert possible_winners(np.array([np.zeros(4), beyond]), low, high).tolist() == [True, False]

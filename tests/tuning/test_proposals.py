@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ilme.tuning import proposals as module
 from ilme.tuning.error_surface import build_lists, stack_lists
 from ilme.tuning.proposals import (
     APART,
@@ -21,7 +22,7 @@ from ilme.tuning.proposals import (
     room,
     within,
 )
-from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from ilme.tuning.weight_search import Objective, Optimum, WeightSpace, search_weights
 from tests.tuning.synthetic_lists import TRUTH, SyntheticDecoder
 from tests.tuning.test_error_surface import random_lists
 
@@ -189,3 +190,15 @@ def test_beyond_is_twice_as_far_or_as_far_as_there_is_room(
     near = WeightSpace(lm=(low, high), subtracted=(0.0, 1.0))
     vector = beyond(np.array([found, 0.2, 0.0]), np.array([0.5, 0.2, 0.0]), near)
     assert vector == pytest.approx([expected, 0.2, 0.0])
+
+
+def test_the_seed_and_the_restarts_of_the_search_are_the_proposers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, object]] = []
+
+    def noted(*arguments: object, **options: object) -> Optimum:
+        given.append(options)
+        return search_weights(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "search_weights", noted)
+    Proposer(WeightSpace(), Objective(), step=0.4, decodes=5, restarts=3, seed=17).next(LISTS, [tried(0.0, 0.0, 60)])
+    assert given and all((options["seed"], options["restarts"]) == (17, 3) for options in given)

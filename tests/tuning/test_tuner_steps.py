@@ -11,8 +11,11 @@ from ilme.errors import BadInputError
 from ilme.evaluation.metrics import ErrorCounts
 from ilme.evaluation.tuning_result import TuningStep
 from ilme.fusion import FusionWeights
+from ilme.search.hypothesis import Hypothesis, Scores
 from ilme.tuning import tuner
+from ilme.tuning.error_surface import CandidateLists
 from ilme.tuning.option_search import OptionSpace
+from ilme.tuning.proposals import Proposer
 from ilme.tuning.tuner import TuningOptions, stability
 from ilme.tuning.weight_search import Objective, WeightSpace
 from tests.tuning.test_weight_search import forty_words
@@ -106,3 +109,32 @@ def test_options_of_the_search_at_their_edges() -> None:
         for wrong in ((1.0, -0.1), (float("inf"),), (float("nan"), 1.0)):
             with pytest.raises(BadInputError, match=f"{name} must list finite numbers of at least 0"):
                 OptionSpace(**{name: wrong})  # type: ignore[arg-type]
+
+
+def test_hypotheses_of_a_decode_that_overreached_stay_out_of_every_later_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists that proposals are made from, step by step: the second decode is far worse, the third is not."""
+    words = " ".join(f"w{k}" for k in range(10))
+    references = {f"u{u}": words for u in range(8)}
+
+    class Decoder:
+        calls = 0
+
+        def decode(self, weights: FusionWeights, beam: int) -> dict[str, list[Hypothesis]]:
+            text = (words[:-3], "cut", words[:-3] + " w")[self.calls]
+            scores = Scores(-1.0 * self.calls, 4.0 * self.calls, 0.0, 9)  # each wins for some weights
+            found = Hypothesis((self.calls,), scores.asr, scores, text=text)
+            self.calls += 1
+            return {i: [found] for i in references}
+
+    seen: list[int] = []
+    points = iter(np.array([[0.2, 0.0, 0.0], [0.1, 0.0, 0.0], [0.3, 0.0, 0.0]]))
+
+    def following(self: Proposer, lists: CandidateLists, tried: object) -> np.ndarray:
+        seen.append(lists.base.shape[1])  # hypotheses of each utterance
+        return next(points)
+
+    monkeypatch.setattr(Proposer, "next", following)
+    options = TuningOptions(beam=1, max_decodes=3, replicates=0)
+    result = tuner.tune(Decoder(), references, options=options)
+    assert [s.overreached for s in result.steps] == [False, True, False]
+    assert seen == [1, 1, 2], "the first; the first again; the first and the third"

@@ -18,7 +18,7 @@ from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
-from ilme.workflows.adapt import AdaptOptions, adapt, safe_choice, style_for
+from ilme.workflows.adapt import AdaptOptions, _lasting, adapt, safe_choice, style_for
 from ilme.workflows.card import card_text
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
 
@@ -271,3 +271,13 @@ def test_dev_is_kept_out_of_the_text_and_can_be_limited(networks, tmp_path):
     )
     assert adapted.domain.report["text"]["left out for overlap with dev"] == 5
     assert adapted.domain.report["dev utterances"] == 2
+
+
+def test_the_card_names_a_model_as_it_was_given(tmp_path, monkeypatch):
+    """In full, but not where a link points to: the tokenizer of a .pt stands beside the link."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "1f2e").write_text("weights")
+    (tmp_path / "tiny.en.pt").symlink_to(tmp_path / "blobs" / "1f2e")
+    monkeypatch.chdir(tmp_path)
+    assert _lasting("tiny.en.pt") == _lasting(tmp_path / "tiny.en.pt") == str(tmp_path / "tiny.en.pt")
+    assert _lasting("openai/whisper-tiny.en") == "openai/whisper-tiny.en"

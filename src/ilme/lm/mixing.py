@@ -28,6 +28,7 @@ from ilme.runtime.state import select
 __all__ = ["Mixture", "best_weights", "is_mixture", "read_mixture", "token_scores", "write_mixture"]
 
 FORMAT, VERSION = "ilme-mixture", 1
+LONGEST_NAME = 255  # bytes of a file's name, without its folder
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class _Part:
     content: str
 
     def __post_init__(self) -> None:
-        if not self.lm or "\0" in self.lm or len(self.lm) > 4096:
+        if not self.lm or "\0" in self.lm or any(len(os.fsencode(p)) > LONGEST_NAME for p in Path(self.lm).parts):
             raise BadInputError("an LM has no name that a file can have")
         if not 0 <= self.weight <= 1:
             raise BadInputError(f"the weight of {self.lm} must lie between 0 and 1, got {self.weight}")

@@ -224,8 +224,11 @@ def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance
 
 
 def _lasting(name: str | Path) -> str:
-    """A name that means the same from every folder: a path in full, a hub id as it is."""
-    return str(Path(name).resolve()) if Path(name).exists() else str(name)
+    """A name that means the same from every folder: a path in full, a hub id as it is.
+
+    Links are not followed: what a model needs beside it stands beside the link.
+    """
+    return str(Path(name).absolute()) if Path(name).exists() else str(name)
 
 
 def _kept_options(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
