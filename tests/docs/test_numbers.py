@@ -6,7 +6,9 @@ A table with measured numbers names its file in a comment above it, and a place 
     <!-- numbers: docs/results/data/study-small.json#cross -->
 
 Every number with a decimal point in that table must then be there, rounded as the table rounds it. Where the file has
-entries that are called like the cells of a row (its domain, system or format), the row's numbers must be in those.
+entries that are called like the cells of a row (its domain, system or format), the row's numbers must be in those. And
+all numbers of a column must stand at one place of their rows' entries, under one key: two cells that were exchanged in
+a row are no longer found there.
 """
 
 from __future__ import annotations
@@ -29,6 +31,21 @@ UNFILED = {  # tables whose numbers were printed and not kept: page, first cell 
     ("docs/results/decoding-speed.md", "idea"),
     ("docs/results/decoding-speed.md", "gate, shortlist"),
     ("docs/results/training-speed.md", "decoder loop, 41 steps, forward and backward"),
+}
+
+
+GATHERED = {  # tables with columns that one key does not give: page, first cell of the head; why
+    ("docs/results/learned-internal-lm.md", "networks of those tables, perplexity per token"): "a key for each row",
+    ("docs/results/study-paper-earlier.md", "RNN-T, 76.36 M, ten minutes, no LM, beam 25"): "a key for each row",
+    (
+        "docs/results/study-recordings-earlier.md",
+        "200 training utterances (17.8 minutes), 200 units",
+    ): "the first row has a key of its own",
+    ("docs/results/study-small-earlier.md", "held-out loss per unit"): "the last of lists that differ in length",
+    ("docs/results/training-speed.md", ""): "with and without graphs have keys of their own",
+    ("docs/results/weights-without-dev.md", "internal LM, λ_T, μ"): "no LM has a key of its own",
+    ("docs/results/whisper-audiobooks.md", "run"): "runs were kept in two forms",
+    ("docs/results/whisper-speed.md", "system"): "the batch is part of the entry, not of the row",
 }
 
 
@@ -62,17 +79,24 @@ def numbers(row: str) -> list[str]:
     return NUMBER.findall(re.sub(r"`[^`]*`", "", row))
 
 
-def leaves(value: Any) -> Iterator[float]:
-    """Every number of a JSON document, those written inside its texts included."""
+def leaves(value: Any, key: tuple[str | int, ...] = ("",)) -> Iterator[tuple[tuple[str | int, ...], float]]:
+    """Every number of a JSON document, those written inside its texts included.
+
+    With the last key on the way to it, and the places in lists after that.
+    """
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):
-        yield float(value)
+        yield key, float(value)
     elif isinstance(value, str):
-        yield from (as_number(found) for found in NUMBER.findall(value)) if len(value) < 300 else ()
+        found = NUMBER.findall(value) if len(value) < 300 else []
+        yield from (((*key, k), as_number(text)) for k, text in enumerate(found))
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, (name,))
     else:
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from leaves(item)
+        for k, item in enumerate(value):
+            yield from leaves(item, (*key, k))
 
 
 def entries(value: Any, wanted: str) -> Iterator[Any]:
@@ -112,13 +136,33 @@ def known(found: str, values: set[float]) -> bool:
     )
 
 
-def unknown(table: Table, source: Any) -> Iterator[str]:
-    for part in table.place.split("/") if table.place else ():
+def at(place: str, source: Any) -> Any:
+    for part in place.split("/") if place else ():
         source = source[part]
+    return source
+
+
+def unknown(table: Table, source: Any) -> Iterator[str]:
+    source = at(table.place, source)
     for i, row in enumerate(table.rows):
         wanted = numbers(row)
-        values = set(leaves(entries_of(row, source) if i else source)) if wanted else set()
+        values = {value for _, value in leaves(entries_of(row, source) if i else source)} if wanted else set()
         yield from (f"{number} ({cells(row)[0]})" for number in wanted if not known(number, values))
+
+
+def misplaced(table: Table, source: Any) -> Iterator[str]:
+    """Columns whose numbers have no place in common; of a cell with several numbers, each for itself."""
+    source, columns = at(table.place, source), {}
+    for row in table.rows[2:]:
+        if not numbers(row):
+            continue
+        placed = list(leaves(entries_of(row, source)))
+        for column, cell in enumerate(cells(row)):
+            for k, number in enumerate(numbers(cell)):
+                places = {key for key, value in placed if known(number, {value})}
+                columns.setdefault((column, k), []).append(places)
+    head = cells(table.rows[0])
+    yield from (head[column] for (column, _), places in columns.items() if not set.intersection(*places))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -136,6 +180,18 @@ def test_numbers_come_from_results(page: Path) -> None:
             assert not missing, f"{name(page)}, line {table.line}: {', '.join(missing)} not in {table.file}"
 
 
+@pytest.mark.parametrize("page", [p for p in PAGES if "<!-- numbers:" in p.read_text(encoding="utf-8")], ids=name)
+def test_each_column_has_one_place_in_the_entries_of_its_rows(page: Path) -> None:
+    for table in tables(page.read_text(encoding="utf-8")):
+        if table.file:
+            found = list(misplaced(table, json.loads((ROOT / table.file).read_text(encoding="utf-8"))))
+            gathered = (name(page), cells(table.rows[0])[0]) in GATHERED
+            where = f"{name(page)}, line {table.line}"
+            assert gathered or not found, (
+                f"{where}: {', '.join(found)} has numbers of several keys: are cells exchanged?"
+            )
+
+
 def test_every_cited_results_file_is_published_and_every_published_one_cited() -> None:
     """The rule of experiments/README.md: docs/results/data has what a page cites, experiments/results the rest."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.parent != ROOT / "experiments")
@@ -147,7 +203,7 @@ def test_every_cited_results_file_is_published_and_every_published_one_cited() -
 
 def test_the_check_itself() -> None:
     source = {"cross": [{"system": "rnnt ILME", "test WER": 17.9412, "parameters": 7530728}], "note": "29.1 % fewer"}
-    values = set(leaves(source))
+    values = {value for _, value in leaves(source)}
     assert known("17.94", values) and known("7.5", values) and known("29.1", values)
     assert not known("17.95", values) and not known("7.6", values)
     text = "<!-- numbers: a.json#cross -->\n\n| a | b |\n| --- | --- |\n| **rnnt ILME** | 17.94 |\n\n| c |\n| 2 |\n"
@@ -156,3 +212,31 @@ def test_the_check_itself() -> None:
     assert not list(unknown(first, source))
     wrong = Table(1, ["| system | WER |", "| rnnt ILME | 29.1 |"], "a.json", "")
     assert list(unknown(wrong, source)) == ["29.1 (rnnt ILME)"], "a number of another entry"
+
+
+def test_cells_that_were_exchanged_are_noticed() -> None:
+    source = {
+        "rows": [
+            {"system": "BS", "dev": 21.5, "test": [20.25, 22.75]},
+            {"system": "SF", "dev": 20.5, "test": [19.5, 21.0]},
+        ]
+    }
+    right = [
+        "| system | dev | test, first – last |",
+        "| --- | --- | --- |",
+        "| BS | 21.5 | 20.25–22.75 |",
+        "| SF | 20.5 | 19.5–21.0 |",
+    ]
+    assert not list(misplaced(Table(1, right, "", "rows"), source)) and not list(
+        unknown(Table(1, right, "", ""), source)
+    )
+    for wrong, column in (
+        ("| SF | 19.5 | 20.5–21.0 |", "dev"),
+        ("| SF | 20.5 | 21.0–19.5 |", "test, first – last"),
+        ("| SF | 21.0 | 19.5–20.5 |", "dev"),
+    ):
+        exchanged = Table(1, [*right[:3], wrong], "", "")
+        assert not list(unknown(exchanged, source)), "every number is there"
+        assert column in list(misplaced(exchanged, source))
+    rows_exchanged = Table(1, [*right[:2], "| SF | 21.5 | 20.25–22.75 |"], "", "")
+    assert list(unknown(rows_exchanged, source)) == ["21.5 (SF)", "20.25 (SF)", "22.75 (SF)"]

@@ -261,3 +261,19 @@ def test_a_file_whose_arrays_cannot_be_an_automaton_is_refused(tmp_path):
     shorter[longer[-1]] = longer[0]  # three steps back to none
     with pytest.raises(CheckpointError, match="than order 3 allows"):
         load(shorter=shorter)
+
+
+def test_a_failed_write_leaves_the_old_model(tmp_path, monkeypatch):
+    scorer, _ = make(tmp_path / "m.arpa", 2, 3)
+    other, _ = make(tmp_path / "n.arpa", 3, 4)
+    scorer.save(tmp_path / "m.safetensors")
+    before = (tmp_path / "m.safetensors").read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CheckpointError, match="No space"):
+        other.save(tmp_path / "m.safetensors")
+    assert (tmp_path / "m.safetensors").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.arpa", "m.safetensors", "n.arpa"]

@@ -47,6 +47,13 @@ def page(kept: dict[str, Any]) -> str:
             f"\nOf the first {seen['tried']}, {seen['noticed']} were noticed before tests were written for the rest: on"
             "\nfaults that nobody has looked at yet, expect that share rather than the one above.\n"
         )
+    if "known" in kept:
+        found, known = sum(m["noticed"] for m in kept["known"]), len(kept["known"])
+        text += (
+            f"\nOf the {known} faults that tests once let pass, or distant ones alone noticed, {found} are noticed"
+            "\nnow (`tests/mutation/known.py`, `python -m tests.mutation.run --known`).\n"
+        )
+        text += "".join(f"- not noticed: {m['what']}, `{m['file']}`\n" for m in kept["known"] if not m["noticed"])
     tried = Counter(m["file"] for m in mutants)
     missed = Counter(m["file"] for m in open_)
     same = Counter(m["file"] for m in equivalent)

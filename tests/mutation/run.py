@@ -2,6 +2,7 @@
 
     python -m tests.mutation.run --count 400        goes on where it stopped; results in docs/results/data/mutants.json
     python -m tests.mutation.run --again            tries once more what no test noticed
+    python -m tests.mutation.run --known            tries those that were once noticed by none (tests/mutation/known.py)
     python -m tests.mutation.run --page             writes docs/results/mutants.md from the results
 
 Faults are drawn by a hash of the seed and of what they are, so that an edit elsewhere does not change the sample. Each
@@ -31,6 +32,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.changes import Change, changes, names_with_defaults
+from tests.mutation.known import KNOWN
 from tests.mutation.page import page
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,7 @@ SEARCHES = ["search/test_beam_oracle.py", "search/test_transducer.py", "search/t
 NEAREST: dict[str, list[str]] = {
     "fusion.py": ["test_fusion.py", "search/test_beam_oracle.py"],
     "workflows/adapt.py": ADAPT,
+    "workflows/tune.py": ["workflows/test_tune.py", "workflows/test_adapt_choices.py"],
     "adapters/whisper.py": ["adapters/test_whisper.py", "adapters/test_openai_whisper.py"],
     "models/checkpoint.py": ["models/test_checkpoint.py", "models/test_int8.py"],
     "search/transducer.py": ["search/test_options.py", *SEARCHES[:2], "search/test_savings.py"],
@@ -272,14 +275,34 @@ def run(count: int, again: bool, minutes: float) -> None:
             )
 
 
+def run_known() -> None:
+    prepare()
+    tried = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        bench = Bench(Path(folder))
+        for fault in KNOWN:
+            found = bench.attempt(fault.change(ROOT / "src" / "ilme"))
+            if found is None:
+                raise SystemExit(f"a test fails without any fault: mend it first ({fault.what})")
+            tried.append({"what": fault.what, **{k: found[k] for k in ("file", "noticed", "by")}})
+            print(
+                f"{len(tried)}/{len(KNOWN)} {found['seconds']:5.1f} s {found['by'] or 'NOT NOTICED'}: {fault.what}",
+                flush=True,
+            )
+    save({**load(), "known": tried})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="how many faults")
     parser.add_argument("--minutes", type=float, default=600.0, help="start no other one after so long")
     parser.add_argument("--again", action="store_true", help="try once more what was not noticed")
+    parser.add_argument("--known", action="store_true", help="try those that were once noticed by none")
     parser.add_argument("--page", action="store_true", help="only write the page")
     given = parser.parse_args()
-    if not given.page:
+    if given.known:
+        run_known()
+    elif not given.page:
         run(given.count, given.again, given.minutes)
     PAGE.write_text(page(load()), "utf-8")
 

@@ -120,3 +120,10 @@ def test_without_a_threshold_no_gate_is_made(monkeypatch):
     assert not made
     TransducerSearch(model, options=TransducerOptions(beam=2, blank_gate=0.1))(f, lengths)
     assert len(made) == 1 and made[0][1].shape[1] == 6
+
+
+def test_nothing_is_recorded_on_a_cpu():
+    model = transducer(2, units=4)
+    search = TransducerSearch(model)
+    assert all(getattr(network, "capturable", False) for network in (model, search.lm, search.subtracted))
+    assert not search.capturable and not search.stream(2).fixed

@@ -114,6 +114,23 @@ def test_a_batch_over_files_gives_what_each_file_gives(kind, size, seconds, mode
     assert len({o.transcript.text for o in found.values()}) > 4, "files that sound differently are written differently"
 
 
+@pytest.mark.cuda
+@KINDS
+def test_many_files_on_a_gpu_give_what_they_give_on_a_cpu(kind, models, audio):
+    """The same windows and scores; the same text, unless two have one score."""
+    files, found = find_audio([audio]), []
+    for device in ("cpu", "cuda"):
+        recogniser = Job(model=str(models / kind), device=device).load()
+        assert recogniser.model.device.type == device
+        found.append({o.file: o for o in transcribe_files(recogniser, files, TranscribeOptions(batch_size=3))})
+    for file in files:
+        here, there = (outputs[file].transcript for outputs in found)
+        assert [(s.start, s.end) for s in there.segments] == [(s.start, s.end) for s in here.segments]
+        assert [s.score for s in there.segments] == pytest.approx([s.score for s in here.segments], abs=1e-2)
+    same = sum(a[f].transcript.text == b[f].transcript.text for a, b in [found] for f in files)
+    assert same >= 0.8 * len(files)
+
+
 def test_batches_hold_windows_of_many_files(models, audio, heard):
     recogniser = Job(model=str(models / "rnnt")).load()
     list(transcribe_files(recogniser, find_audio([audio]), TranscribeOptions(batch_size=4)))
