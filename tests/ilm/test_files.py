@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ilme.errors import CheckpointError
-from ilme.ilm.files import _SAMPLED, VERSION, _fingerprint, load_internal_lm, save_internal_lm
+from ilme.ilm.files import _SAMPLED, VERSION, fingerprint, load_internal_lm, save_internal_lm
 from ilme.ilm.transducer import TransducerInternalLM
 from ilme.runtime.tensors import read_tensors, write_tensors
 from ilme.testing import tiny
@@ -35,7 +35,7 @@ def test_the_fingerprint_is_of_the_weight_matrices_alone():
     model = tiny("rnnt")
     matrices = [p for p in model.language_parameters().values() if p.ndim > 1]
     assert len(matrices) < len(model.language_parameters())
-    found = _fingerprint(model)
+    found = fingerprint(model)
     assert found.shape == (len(matrices), _SAMPLED)
     assert torch.equal(found[:, 0], torch.stack([p.flatten()[0] for p in matrices]))
     assert torch.equal(found[:, -1], torch.stack([p.flatten()[-1] for p in matrices]))
