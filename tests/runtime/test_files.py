@@ -19,6 +19,7 @@ from ilme.runtime.files import (
     atomic_path,
     atomic_stream,
     atomic_text,
+    remove_partials,
     replace_folder,
     write_atomically,
     write_json,
@@ -166,3 +167,20 @@ def test_killed_in_the_middle_the_old_one_is_there(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "domain")], check=False)
     assert done.returncode == -signal.SIGKILL
     assert (tmp_path / "domain/x").read_text() == "old"
+
+
+def test_what_a_killed_writer_left_is_taken_away_by_its_name_alone(tmp_path):
+    names = (
+        ".out.0123abcd.partial",
+        ".out.partial",
+        ".other.0123abcd.partial",
+        "out.0123abcd.partial",
+        ".out.x.partial",
+    )
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".file.0123abcd.partial").write_text("half")
+    long = "x" * 60
+    (tmp_path / f".{long[:50]}.0123abcd.partial").write_text("of which of two long names?")
+    remove_partials(tmp_path / "out", tmp_path / "file", tmp_path / "nowhere" / "x", tmp_path / long)
+    assert {p.name for p in tmp_path.iterdir()} == {*names[1:], f".{long[:50]}.0123abcd.partial"}

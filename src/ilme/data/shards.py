@@ -7,6 +7,7 @@ from typing import Literal
 
 from ilme.data.manifests import is_shar, open_cuts
 from ilme.errors import BadInputError
+from ilme.runtime.files import replace_folder
 
 __all__ = ["write_shards"]
 
@@ -20,7 +21,7 @@ def write_shards(
 
     Args:
         cuts: A manifest or an import's folder.
-        out: A folder without shards.
+        out: A folder that is empty or not there; it appears when all shards are written.
         size: Utterances in a shard.
         audio: How the audio is stored; `original` copies the bytes of whole files as they are.
     """
@@ -28,6 +29,8 @@ def write_shards(
         raise BadInputError(f"size={size} must be at least 1")
     if is_shar(out):
         raise BadInputError(f"{out} already holds shards; give another folder, or remove them first")
-    out.mkdir(parents=True, exist_ok=True)
-    written = open_cuts(cuts).to_shar(str(out), fields={"recording": audio}, shard_size=size)
+    if out.is_dir() and any(out.iterdir()):
+        raise BadInputError(f"{out} holds other files; give the shards a folder of their own")
+    with replace_folder(out) as fresh:
+        written = open_cuts(cuts).to_shar(str(fresh), fields={"recording": audio}, shard_size=size)
     return len(written["cuts"])

@@ -13,6 +13,7 @@ import numpy as np
 from ilme.data.batches import cut_text
 from ilme.data.manifests import open_cuts
 from ilme.errors import BadInputError
+from ilme.runtime.files import atomic_path
 
 __all__ = ["CorpusStatistics", "Histogram", "draw_picture", "measure_corpus"]
 
@@ -190,5 +191,5 @@ def draw_picture(statistics: CorpusStatistics, path: Path, title: str) -> None:
         f"{title}: {statistics.utterances:,} utterances, {statistics.hours:.2f} h, "
         f"{statistics.speakers} speakers, {statistics.words:,} words"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with atomic_path(path) as partial:
+        figure.savefig(partial, dpi=120, format=path.suffix[1:] or None)

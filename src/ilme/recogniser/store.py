@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import append, open_journal
 from ilme.search.hypothesis import Hypothesis, NBest
 
 __all__ = ["DecodeStore", "identity"]
@@ -38,7 +40,7 @@ class DecodeStore:
 
     def __init__(self, folder: Path, description: Mapping[str, Any]) -> None:
         self.folder, self.description = folder, dict(description)
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
 
     def read(self) -> dict[str, NBest]:
         """Every utterance written so far, by id. A last line that was cut off is passed over."""
@@ -57,25 +59,21 @@ class DecodeStore:
 
     def open(self, rank: int = 0) -> DecodeStore:
         """Ready to write this process's part; what a killed attempt left half-written is cut off."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"part-{rank:04d}.jsonl"
         kept = path.read_bytes() if path.exists() else b""
         whole = kept[: kept.rfind(b"\n") + 1]
-        self._file = path.open("r+b" if kept else "wb")
+        self._file = open_journal(path, "r+b" if kept else "wb")
         self._file.truncate(len(whole))
         self._file.seek(len(whole))
         if not whole:
-            self._line({"format": FORMAT, "version": VERSION, "decode": self.description})
-            self._file.flush()
+            append(self._file, _line({"format": FORMAT, "version": VERSION, "decode": self.description}))
         return self
 
     def write(self, lists: Iterable[tuple[str, NBest]]) -> None:
         """Adds utterances; when it returns they survive the end of this process, however it ends."""
         if self._file is None:
             raise BadInputError("open the store before writing to it")
-        for i, nbest in lists:
-            self._line({"id": i, "nbest": [h.to_json() for h in nbest]})
-        self._file.flush()
+        append(self._file, b"".join(_line({"id": i, "nbest": [h.to_json() for h in nbest]}) for i, nbest in lists))
 
     def close(self) -> None:
         if self._file is not None:
@@ -90,10 +88,6 @@ class DecodeStore:
     ) -> None:
         self.close()
 
-    def _line(self, row: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
     def _check_header(self, path: Path, row: Any) -> None:
         if not isinstance(row, dict) or row.get("format") != FORMAT:
             raise BadInputError(f"{path} does not begin as a file of hypotheses; choose another folder")
@@ -106,6 +100,10 @@ class DecodeStore:
             raise BadInputError(
                 f"{path} comes from another decode: {', '.join(differs)} differ; choose another folder or remove it"
             )
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def _whole_lines(content: bytes) -> list[bytes]:

@@ -12,21 +12,26 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from ilme.errors import CheckpointError
 
 __all__ = [
     "WriteError",
+    "append",
     "atomic_path",
     "atomic_stream",
     "atomic_text",
+    "explained",
     "file_hash",
+    "open_journal",
+    "remove_partials",
     "replace_folder",
     "short_hash",
     "weights_file",
@@ -36,6 +41,7 @@ __all__ = [
     "write_text",
 ]
 
+KEPT = 50  # characters of a name that the name of what is being written has
 EDGE = 1 << 20  # bytes at either end of a file that `short_hash` reads
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -86,11 +92,11 @@ def atomic_path(file: Path, sync: bool = True) -> Iterator[Path]:
     """
     partial = _beside(file)
     try:
-        with _explained(file):
+        with explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-        with _explained(file, inside=partial):
+        with explained(file, inside=partial):
             yield partial
-        with _explained(file):
+        with explained(file):
             if sync:
                 _sync(partial)
             partial.replace(file)
@@ -125,16 +131,16 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()  # a link stays one
     fresh = _beside(folder)
     try:
-        with _explained(folder):
+        with explained(folder):
             if folder.exists() and not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             fresh.mkdir(parents=True)
         try:
-            with _explained(folder, inside=fresh):
+            with explained(folder, inside=fresh):
                 yield fresh
         except WriteError as error:
             raise WriteError(str(error).replace(str(fresh), str(folder))) from error.__cause__
-        with _explained(folder):
+        with explained(folder):
             for path in (fresh, *fresh.rglob("*")):
                 if not path.is_symlink():
                     _sync(path)
@@ -142,6 +148,19 @@ def replace_folder(folder: Path) -> Iterator[Path]:
             _sync(folder.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # what failed, or what was there before
+
+
+def remove_partials(*places: Path) -> None:
+    """Removes what killed writers of these files or folders left beside them; only for who holds them (`only_run`).
+
+    Long names are cut in the names of what is left, and may be those of others: these stay.
+    """
+    for place in places:
+        left = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{8}}\.partial")
+        with suppress(OSError):  # there is no such folder
+            for path in place.parent.iterdir() if len(place.name) <= KEPT else ():
+                if left.fullmatch(path.name):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _swap(fresh: Path, folder: Path) -> None:
@@ -170,7 +189,7 @@ def _exchange(one: Path, other: Path) -> bool:
 def _beside(path: Path) -> Path:
     """A hidden name in the same folder; long names are cut, so that it is not too long where theirs is not."""
     whole = path if path.name else path.resolve()  # such as `.`
-    return whole.with_name(f".{whole.name[:50]}.{secrets.token_hex(4)}.partial")
+    return whole.with_name(f".{whole.name[:KEPT]}.{secrets.token_hex(4)}.partial")
 
 
 def _sync(path: Path) -> None:
@@ -186,8 +205,8 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _explained(path: Path, inside: Path | None = None) -> Iterator[None]:
-    """Failures to write, in words; with `inside`, those alone that happen there, or because the disk is full."""
+def explained(path: Path, inside: Path | None = None) -> Iterator[None]:
+    """Failures to write `path`, in words; with `inside`, those alone that happen there, or because the disk is full."""
     try:
         yield
     except OSError as error:
@@ -196,6 +215,24 @@ def _explained(path: Path, inside: Path | None = None) -> Iterator[None]:
         why = error.strerror or str(error)
         advice = _ADVICE.get(error.errno or 0, "check the path, or choose another place")
         raise WriteError(f"could not write {path}: {why}; {advice}.{_kept(path)}") from error
+
+
+def append(stream: io.FileIO, data: bytes) -> None:
+    """Writes all of `data` to a journal, which is open without a buffer: nothing is left to fail again at its close.
+
+    What a full disk, or a kill, cuts off is a last line without its end: readers of journals pass it over.
+    """
+    rest = memoryview(data)
+    with explained(Path(os.fsdecode(stream.name))):
+        while rest:
+            rest = rest[stream.write(rest) or 0 :]
+
+
+def open_journal(file: Path, mode: Literal["ab", "wb", "r+b"] = "ab") -> io.FileIO:
+    """A file to which lines are added one by one with `append`; its folder is made."""
+    with explained(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open(mode, buffering=0)
 
 
 def _kept(path: Path) -> str:

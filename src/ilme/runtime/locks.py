@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import remove_partials
 
 __all__ = ["only_run"]
 
@@ -17,8 +18,9 @@ __all__ = ["only_run"]
 def only_run(output: Path, wait: bool = False) -> Iterator[None]:
     """Holds `output`, which is written or replaced, for this process; an error if another holds it.
 
-    The lock is a hidden file beside it, `.NAME.lock`, that goes with the run. The system lets go of it when the process
-    ends, however it ends. Where a file system knows no locks, nothing is held.
+    What a killed run left beside `output` is removed. The lock is a hidden file beside it, `.NAME.lock`, that goes with
+    the run. The system lets go of it when the process ends, however it ends. Where a file system knows no locks,
+    nothing is held.
 
     Args:
         output: A folder or a file.
@@ -31,6 +33,7 @@ def only_run(output: Path, wait: bool = False) -> Iterator[None]:
         yield
         return
     try:
+        remove_partials(output)
         yield
     finally:
         with suppress(OSError):

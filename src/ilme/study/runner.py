@@ -20,6 +20,7 @@ from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
 from ilme.runtime.files import file_hash, write_json
+from ilme.runtime.locks import only_run
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
 
@@ -124,8 +125,12 @@ class Study:
             minutes: Stop in good order after about so long; 0 sets no limit.
         """
         self.limit(minutes)
+        with only_run(self.out):
+            return self._run_all(self.select(only, until))
+
+    def _run_all(self, names: Sequence[str]) -> list[str]:
         ran = []
-        for name in self.select(only, until):
+        for name in names:
             if self.done(name):
                 self.say(f"{name}: done before")
                 continue
@@ -159,6 +164,8 @@ class Study:
             folder.unlink()  # the link alone: the files may serve another study
         elif folder.exists() and not (stage.resumes and same):
             shutil.rmtree(folder)
+        for left in list(folder.rglob(".*.partial")):  # by a killed run
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(begun, {"key": self.keys[stage.name]}, indent=None)
         self.say(f"{stage.name} …")

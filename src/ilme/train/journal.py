@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ilme.runtime.files import write_json_lines
+from ilme.runtime.files import append, atomic_path, open_journal, write_json_lines
 
 __all__ = ["Journal", "draw_curves", "read_metrics"]
 
@@ -64,10 +64,9 @@ class Journal:
         self._events: Any = None
         if not active:
             return
-        out.mkdir(parents=True, exist_ok=True)
         rows = [row for row in read_metrics(self.path) if row["step"] <= first_step]
         write_json_lines(self.path, rows)
-        self._file = self.path.open("a")
+        self._file = open_journal(self.path)
         self._first = first_step
         if tensorboard:
             self._events = _event_writer(out / "tensorboard", first_step)
@@ -94,8 +93,7 @@ class Journal:
         if not self.active:
             return
         row = {"step": step, "hours": round(hours, 6), **values}
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        append(self._file, f"{json.dumps(row)}\n".encode())
         if self._events is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
@@ -171,6 +169,7 @@ def draw_curves(metrics: Path, picture: Path) -> Path | None:
             axis.legend()
         axis.grid(alpha=0.3)
     figure.tight_layout()
-    figure.savefig(picture, dpi=120)
+    with atomic_path(picture) as partial:
+        figure.savefig(partial, dpi=120, format="png")
     pyplot.close(figure)
     return picture

@@ -12,12 +12,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ilme.errors import BadInputError, CheckpointError, IlmeError, MissingExtraError
+from ilme.runtime.files import append, open_journal, remove_partials
+from ilme.runtime.locks import only_run
 from ilme.train.alignment import align_lstms
 from ilme.train.graphs import graphs_obstacle
 from ilme.train.journal import Journal, draw_curves
@@ -29,6 +32,8 @@ from ilme.train.sources import BatchSource, endless
 from ilme.train.updates import StepResult, Updates
 
 __all__ = ["Trainer", "TrainingStoppedError", "make_fabric"]
+
+WRITTEN = ("model.safetensors", "config.json", "metrics.jsonl", "curves.png")
 
 
 class TrainingStoppedError(IlmeError):
@@ -124,6 +129,10 @@ class Trainer:
 
         SIGTERM is passed on when all is saved, so that the process ends as one that was asked to.
         """
+        with only_run(self.out) if self.fabric.is_global_zero else nullcontext():
+            return self._run(resume)
+
+    def _run(self, resume: bool) -> Progress:
         self._begin(resume)
         main = threading.current_thread() is threading.main_thread()  # no other may handle signals
         previous = signal.signal(signal.SIGTERM, self._on_sigterm) if main else None
@@ -166,6 +175,8 @@ class Trainer:
         return max(step, min(self.loop.steps, round(step * budget / seconds)))
 
     def _begin(self, resume: bool) -> None:
+        if self.fabric.is_global_zero:
+            remove_partials(*(self.out / name for name in WRITTEN))
         newest = self.snapshots.newest()
         if newest is not None and not resume:
             raise BadInputError(
@@ -266,9 +277,8 @@ class Trainer:
         progress.bad_total += 1
         row = {"step": progress.step, "loss": str(done.loss), "gradient": str(done.gradient), "ids": done.ids}
         if done.ids:
-            self.out.mkdir(parents=True, exist_ok=True)
-            with (self.out / "skipped.jsonl").open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            with open_journal(self.out / "skipped.jsonl") as file:
+                append(file, f"{json.dumps(row)}\n".encode())
         journal.say(f"step {progress.step} skipped: loss {done.loss}, gradient norm {done.gradient}; see skipped.jsonl")
         if progress.bad_in_a_row >= self.loop.bad_steps:
             last = self.snapshots.newest()

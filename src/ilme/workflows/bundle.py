@@ -21,7 +21,7 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import FusionWeights
 from ilme.recogniser.loading import Parts, parts_for
 from ilme.recogniser.options import Options, options_from_json
-from ilme.runtime.files import file_hash
+from ilme.runtime.files import file_hash, replace_folder, write_text
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 
@@ -77,8 +77,8 @@ class Bundle:
             packed, plain = self.folder / f"{name}.tar.xz", to / "audio" / name
             if not _made_from(plain, self.files[packed.name]):
                 self._check(packed)
-                with tarfile.open(packed) as archive:
-                    archive.extractall(plain, filter="data")
+                with tarfile.open(packed) as archive, replace_folder(plain) as fresh:
+                    archive.extractall(fresh, filter="data")
                 _note(plain, self.files[packed.name])
         return Unpacked(self, to)
 
@@ -154,4 +154,4 @@ def _made_from(plain: Path, digest: str) -> bool:
 
 
 def _note(plain: Path, digest: str) -> None:
-    plain.with_name(f"{plain.name}.from").write_text(digest)
+    write_text(plain.with_name(f"{plain.name}.from"), digest)

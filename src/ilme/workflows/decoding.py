@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import Parts, load_recogniser
 from ilme.recogniser.options import Options, SearchSettings
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.files import remove_partials
 from ilme.runtime.locks import only_run
 from ilme.tuning.tuner import Decoder
 
@@ -88,9 +89,16 @@ class DecoderPlan:
             yield decoder
 
 
-def held(out: Path | None, processes: Processes) -> AbstractContextManager[None]:
-    """Keeps other runs out of an output folder; the processes of one run count as one."""
-    return nullcontext() if out is None or processes.rank else only_run(out)
+@contextmanager
+def held(out: Path | None, processes: Processes, result: str) -> Iterator[None]:
+    """Keeps other runs out of an output folder; the processes of one run count as one.
+
+    What a killed run left of its result, a file of the folder, is removed.
+    """
+    with nullcontext() if out is None or processes.rank else only_run(out):
+        if out is not None and not processes.rank:
+            remove_partials(out / result)
+        yield
 
 
 def read_set(source: Any, split: str = "", limit: int = 0) -> list[Utterance]:

@@ -24,6 +24,7 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.loading import load_recogniser
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.files import write_text
 from ilme.runtime.processes import cores, in_processes
 from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
@@ -275,4 +276,4 @@ def _report(results: Results, file: Path) -> None:
     from ilme.report.build import ReportOptions, build_report
 
     title = "Internal language model estimation: a demonstration"
-    file.write_text(build_report([results], (), ReportOptions(title=title)), encoding="utf-8")
+    write_text(file, build_report([results], (), ReportOptions(title=title)))

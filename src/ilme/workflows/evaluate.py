@@ -122,7 +122,7 @@ def evaluate(
     plan = _weighted(plan or Plan(label, "BS"), weights, own)
     folder = None if out is None else out / "decode"
     first = processes.rank == 0
-    with held(out, processes):
+    with held(out, processes, "results.json"):
         if hypotheses is not None:
             system = measured_system(plan, hypotheses)
         elif isinstance(model, Recogniser):

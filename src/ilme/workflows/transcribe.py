@@ -13,8 +13,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ilme.data.audio import audio_info
 from ilme.data.audio_files import AudioFile, find_audio
@@ -26,7 +27,7 @@ from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.store import identity
 from ilme.recogniser.transcripts import Segment, Transcript, check_format, write_transcript
 from ilme.recogniser.windows import Window, stream_windows
-from ilme.runtime.files import file_hash
+from ilme.runtime.files import append, file_hash, open_journal, remove_partials
 from ilme.runtime.locks import only_run
 from ilme.workflows.options import TranscribeOptions
 
@@ -364,7 +365,7 @@ class Output:
         about = {**description, "formats": sorted(formats), "baseline": options.baseline}
         self.journal = folder / JOURNAL / f"{identity(about)}-{rank:04d}.jsonl"
         self.about, self.rank = about, rank
-        self._held, self._stream = ExitStack(), cast("IO[str] | None", None)
+        self._held, self._stream = ExitStack(), cast("FileIO | None", None)
 
     def __enter__(self) -> Output:
         self._held.enter_context(only_run(self.folder / JOURNAL / f"{self.rank:04d}"))
@@ -386,6 +387,7 @@ class Output:
             )
         if taken:
             self._forget_others()
+        remove_partials(*(path for file in left if file.name in noted for path in self._paths(file)))
         return left
 
     def check_names(self, files: Sequence[AudioFile]) -> None:
@@ -421,9 +423,8 @@ class Output:
     def _note(self, name: str, state: list[int] | None) -> None:
         """One line of the journal; it begins a line of its own, since a kill may have cut off the one before."""
         if self._stream is None:
-            self.journal.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._held.enter_context(self.journal.open("a", encoding="utf-8"))
-        print("\n" + json.dumps({"name": name, "state": state}), end="", file=self._stream, flush=True)
+            self._stream = self._held.enter_context(open_journal(self.journal))
+        append(self._stream, f"\n{json.dumps({'name': name, 'state': state})}".encode())
 
     def _paths(self, file: AudioFile) -> list[Path]:
         names = [file.name, f"{file.name}.{BASELINE}"] if self.baseline else [file.name]

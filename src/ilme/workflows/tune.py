@@ -70,7 +70,7 @@ def tune(
         _check_method(options.method, lm, subtracted)
     utterances = read_set(dev, split, limit)
     folder = None if out is None else out / "decodes"
-    with held(out, processes):
+    with held(out, processes, "tuning.json"):
         if isinstance(model, Recogniser):
             decoder = SearchDecoder(
                 model, utterances, folder=folder, about=about, options=decoding, processes=processes, progress=progress
