@@ -375,12 +375,12 @@ def moments(changes: int, seconds: float, count: int, seed: int) -> Iterator[Mom
 
 
 def tear(folder: Path, length: int) -> None:
-    """Cuts off the end of the last line of every journal, never more than that line."""
+    """Cuts off the end of the last line of every journal, never more than that line; a file's begin is on the disk."""
     for file in folder.rglob("*.jsonl"):
         content = file.read_bytes()
-        last = len(content.rstrip(b"\n")) - content.rstrip(b"\n").rfind(b"\n")
-        if content.count(b"\n") > 1:
-            os.truncate(file, len(content) - min(length, last - 1))
+        line = content.rstrip(b"\n").split(b"\n")[-1]
+        if content.count(b"\n") > 1 and b'"state": null' not in line:
+            os.truncate(file, len(content) - min(length, len(line) - 1))
 
 
 # --- what a job made --------------------------------------------------------------------------------------------------

@@ -217,8 +217,10 @@ def explained(path: Path, inside: Path | None = None) -> Iterator[None]:
         raise WriteError(f"could not write {path}: {why}; {advice}.{_kept(path)}") from error
 
 
-def append(stream: io.FileIO, data: bytes) -> None:
+def append(stream: io.FileIO, data: bytes, sync: bool = False) -> None:
     """Writes all of `data` to a journal, which is open without a buffer: nothing is left to fail again at its close.
+
+    With `sync` it is on the disk before anything that is written afterwards.
 
     What a full disk, or a kill, cuts off is a last line without its end: readers of journals pass it over.
     """
@@ -226,6 +228,8 @@ def append(stream: io.FileIO, data: bytes) -> None:
     with explained(Path(os.fsdecode(stream.name))):
         while rest:
             rest = rest[stream.write(rest) or 0 :]
+        if sync:
+            os.fsync(stream.fileno())
 
 
 def open_journal(file: Path, mode: Literal["ab", "wb", "r+b"] = "ab") -> io.FileIO:

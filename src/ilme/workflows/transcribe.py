@@ -424,7 +424,8 @@ class Output:
         """One line of the journal; it begins a line of its own, since a kill may have cut off the one before."""
         if self._stream is None:
             self._stream = self._held.enter_context(open_journal(self.journal))
-        append(self._stream, f"\n{json.dumps({'name': name, 'state': state})}".encode())
+        begun = state is None  # must not be lost in a power cut that leaves the transcripts
+        append(self._stream, f"\n{json.dumps({'name': name, 'state': state})}".encode(), sync=begun)
 
     def _paths(self, file: AudioFile) -> list[Path]:
         names = [file.name, f"{file.name}.{BASELINE}"] if self.baseline else [file.name]
