@@ -21,6 +21,7 @@ __all__ = [
     "NetworkPlan",
     "SpeechPlan",
     "StudyConfig",
+    "SystemPlan",
     "TextPlan",
     "read_config",
 ]
@@ -136,6 +137,49 @@ class NetworkPlan:
 
 
 @dataclass(frozen=True)
+class SystemPlan:
+    """A further network: trained as the study's RNN-T or AED is, but for what is given here.
+
+    Attributes:
+        name: Its name in tables; with the model in small letters, such as `aed-cold`, its stage.
+        model: The network whose plan it has.
+        methods: How it recognises, each tuned as for the others; `BS` is the network alone.
+        network: Fields of the network's config that differ from the model's plan.
+        loop: The same of its loop.
+        optimiser: The same of its optimiser.
+        loss: The same of its loss.
+        fusion: How an LM takes part inside the decoder.
+        lm: Which LM that is in training: `source` (of the transcripts), `target`, or `mixed` (of both domains).
+        replaced: When it recognises, the LM of the setting stands in the place of that LM.
+        from_trained: It starts from the study's trained model of its kind, all but the CTC layer.
+    """
+
+    name: str
+    model: Literal["rnnt", "aed"] = "aed"
+    methods: tuple[str, ...] = ("BS",)
+    network: dict[str, Any] = field(default_factory=dict)
+    loop: dict[str, Any] = field(default_factory=dict)
+    optimiser: dict[str, Any] = field(default_factory=dict)
+    loss: dict[str, Any] = field(default_factory=dict)
+    fusion: Literal["none", "deep", "cold", "component", "simple"] = "none"
+    lm: Literal["", "source", "target", "mixed"] = ""
+    replaced: bool = False
+    from_trained: bool = False
+
+    def __post_init__(self) -> None:
+        if odd := sorted(set(self.methods) - set(ALL_METHODS)):
+            raise BadInputError(f"methods of {self.name} have {odd[0]!r}; there are {', '.join(ALL_METHODS)}")
+        if (self.fusion == "none") != (not self.lm) or (self.replaced and not self.lm):
+            raise BadInputError(f"{self.name}: fusion says how an LM takes part and lm which one: give both, or none")
+        if self.lm and self.model != "aed":
+            raise BadInputError(f"{self.name}: an LM inside is for model: aed, not for {self.model}")
+
+    @property
+    def stage(self) -> str:
+        return f"{self.model}-{self.name.lower()}"
+
+
+@dataclass(frozen=True)
 class DecodingPlan:
     """Tuning and testing. Every method has the same effort, beam and length treatment, the baseline included.
 
@@ -212,6 +256,7 @@ class StudyConfig:
         target_order: Order of the target n-gram model whose perplexity is given beside the LSTM-LM's.
         source_order: Order of the source n-gram model that LODR subtracts.
         decoding: Tuning and testing.
+        systems: Further networks that are compared with these.
         seed: Of everything that is drawn.
     """
 
@@ -228,6 +273,17 @@ class StudyConfig:
     decoding: DecodingPlan = field(default_factory=DecodingPlan)
     seed: int = 1
     recordings: RecordingsPlan = field(default_factory=RecordingsPlan)
+    systems: tuple[SystemPlan, ...] = ()
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The stages of all networks that recognise."""
+        return (*self.decoding.models, *(system.stage for system in self.systems))
+
+    def system(self, network: str) -> SystemPlan:
+        """What a network is beside the study's RNN-T or AED; of these two themselves, nothing more."""
+        plain = SystemPlan(network, "rnnt" if network == "rnnt" else "aed", self.decoding.methods)
+        return next((system for system in self.systems if system.stage == network), plain)
 
     def to_json(self) -> dict[str, Any]:
         return config_to_json(self)

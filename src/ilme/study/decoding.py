@@ -51,8 +51,10 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
     inputs = {"plan": used_fields(plan, LATER), "seed": config.seed}
     stages = []
     for setting in plan.settings:
-        for model in plan.models:
-            learned = (f"ilm-{model}",) if LEARNED in plan.methods else ()
+        for model in config.networks:
+            methods = config.system(model).methods
+            learned = (f"ilm-{model}",) if LEARNED in methods else ()
+            reads = inputs if model in plan.models else {**inputs, "methods": list(methods)}
             needs = (_sets(config), "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams", *learned)
             name = f"{model}-{setting}"
             stages.append(
@@ -60,7 +62,7 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
                     f"tune-{name}",
                     lambda study, m=model, s=setting: _tune(study, config, m, s),  # type: ignore[misc]
                     needs,
-                    inputs,
+                    reads,
                     resumes=True,
                 )
             )
@@ -69,7 +71,7 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
                     f"test-{name}",
                     lambda study, m=model, s=setting: _test(study, config, m, s),  # type: ignore[misc]
                     (*needs, f"tune-{name}"),
-                    inputs,
+                    reads,
                     resumes=True,
                 )
             )
@@ -87,9 +89,10 @@ def _lm(setting: str) -> str:
 
 def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
     """Which files take part: the method decides what is subtracted."""
+    with_its_lm = study.folder(model) / f"{setting}.safetensors"  # where the LM inside is replaced for the setting
     return parts_for(
         method,
-        str(study.folder(model) / "model.safetensors"),
+        str(with_its_lm if with_its_lm.is_file() else study.folder(model) / "model.safetensors"),
         str(study.folder(f"lm-{_lm(setting)}") / "model.safetensors"),
         source_lm=str(study.folder("lm-source") / "model.safetensors"),
         bigram=str(study.folder("ngrams") / "source.safetensors"),
@@ -154,7 +157,7 @@ class _Heard:
 
 def _tune(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
     """METHOD.json for each method: weights found on dev, and everything that says how far to trust them."""
-    methods = config.decoding.methods
+    methods = config.system(model).methods
     files = {method: _tuning_file(study, model, setting, method) for method in methods}
     left = [method for method in methods if not files[method].is_file()]
     side_by_side(study, config, _tune_methods, [(model, setting, (method,)) for method in left])
@@ -172,12 +175,13 @@ def _tune_methods(study: Study, config: StudyConfig, model: str, setting: Settin
     if not methods:
         return
     _, dev = _loaded(study, config, setting_domain(setting), "dev")
-    length = plan.rnnt_length if model == "rnnt" else plan.aed_length
+    kind = config.system(model).model
+    length = plan.rnnt_length if kind == "rnnt" else plan.aed_length
     heard = _Heard()
     for method in methods:
         study.check_time(f"tuning {method} of {model}, {setting}-domain")
         parts = system_parts(study, model, setting, method)
-        recogniser = load_recogniser(parts, search_options(plan, model))
+        recogniser = load_recogniser(parts, search_options(plan, kind))
         options = TuningOptions(
             method=cast(Method, method),
             space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
@@ -209,7 +213,7 @@ def _weights(weights: FusionWeights) -> str:
 
 def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:
     """results.json: dev and test of every method at the tables' beam, with the weights that dev chose."""
-    methods, folder = config.decoding.methods, study.folder(f"test-{model}-{setting}")
+    methods, folder = config.system(model).methods, study.folder(f"test-{model}-{setting}")
     left = [method for method in methods if not _clock(folder, method).is_file()]
     side_by_side(study, config, _test_methods, [(model, setting, (method,)) for method in left])
     listed, systems = _test_methods(study, config, model, setting, methods)  # decodes that are stored take no time
@@ -231,7 +235,7 @@ def _test_methods(
         study.check_time(f"decoding {method} of {model}, {setting}-domain")
         tuning = TuningResult.load(_tuning_file(study, model, setting, method))
         parts = system_parts(study, model, setting, method)
-        recogniser = load_recogniser(parts, search_options(plan, model))
+        recogniser = load_recogniser(parts, search_options(plan, config.system(model).model))
         decoder = heard["dev"].shared(_decoder(study, config, recogniser, dev, parts, folder / "dev" / method))
         lists = decoder.decode(tuning.weights, plan.beam)
         dev_errors = measure({u.id: u.text for u in dev}, {i: n[0].text for i, n in lists.items()}).total

@@ -25,18 +25,17 @@ LEARNED = "ILME-learned"
 
 
 def internal_stages(config: StudyConfig) -> list[Stage]:
-    """One for each model, if the study has the method."""
-    if LEARNED not in config.decoding.methods:
-        return []
+    """One for each network that recognises with the method."""
     options = LearnedVectorOptions(seed=config.seed)
     return [
         Stage(
             f"ilm-{model}",
-            lambda study, model=model: _learn(study, model, options),  # type: ignore[misc]
+            lambda study, model=model: _learn(study, model, config.system(model).model, options),  # type: ignore[misc]
             ("text", "tokenizer", model),
             asdict(options),
         )
-        for model in config.decoding.models
+        for model in config.networks
+        if LEARNED in config.system(model).methods
     ]
 
 
@@ -44,9 +43,9 @@ def learned_file(study: Study, model: str) -> Path:
     return study.folder(f"ilm-{model}") / "stand-in.safetensors"
 
 
-def _learn(study: Study, model: str, options: LearnedVectorOptions) -> dict[str, Any]:
+def _learn(study: Study, model: str, kind: str, options: LearnedVectorOptions) -> dict[str, Any]:
     """Learns the internal LM; perplexities per token of held-out text, of the paper's estimate and of this one."""
-    loaded = load_checkpoint(study.folder(model) / "model.safetensors", expect=model, device=study.device)
+    loaded = load_checkpoint(study.folder(model) / "model.safetensors", expect=kind, device=study.device)
     told = Calibration(labels=loaded.tokenizer.encode_many(transcripts(study)), learning=options)
     scorers = {"paper": internal_lm(loaded.model), "learned": internal_lm(loaded.model, "learned", calibration=told)}
     save_internal_lm(learned_file(study, model), scorers["learned"])

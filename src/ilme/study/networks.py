@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from ilme.train.optimiser import start_from
 from ilme.train.options import AedOptions, RnntOptions, WarmStart
 from ilme.train.resident import ResidentNoise, ResidentSource
 
-__all__ = ["network_stages", "training_noise"]
+__all__ = ["network_stages", "speech_inputs", "train_network", "training_noise"]
 
 _WATCHED = 400  # held-out sentences on which the internal LM is measured during training
 BABBLE, WHITE = 0.5, 0.25  # shares of the training utterances; the rest stays clean
@@ -51,19 +52,24 @@ def network_stages(config: StudyConfig) -> list[Stage]:
     for kind in ("aed", "rnnt") if config.rnnt.encoder_from else ("rnnt", "aed"):
         plan: NetworkPlan = getattr(config, kind)
         before = (plan.encoder_from,) if plan.encoder_from else ()
-        speech = {"snr": config.speech.train_snr, "talkers": config.speech.talkers}
-        if config.recordings.active:
-            speech["recordings"] = _inputs_of_recordings(config)
         stages.append(
             Stage(
                 kind,
-                lambda study, kind=kind, plan=plan: _train(study, config, kind, plan),  # type: ignore[misc]
+                lambda study, kind=kind, plan=plan: train_network(study, config, kind, kind, plan),  # type: ignore[misc]
                 ("text", "speech", "tokenizer", "lm-source", *before),
-                {"plan": plan_inputs(plan), "seed": config.seed, "noise": [BABBLE, WHITE], **speech},
+                {"plan": plan_inputs(plan), **speech_inputs(config)},
                 resumes=True,
             )
         )
     return stages
+
+
+def speech_inputs(config: StudyConfig) -> dict[str, Any]:
+    """What every network depends on beside its plan and the stages before it."""
+    speech: dict[str, Any] = {"snr": config.speech.train_snr, "talkers": config.speech.talkers}
+    if config.recordings.active:
+        speech["recordings"] = _inputs_of_recordings(config)
+    return {"seed": config.seed, "noise": [BABBLE, WHITE], **speech}
 
 
 def training_noise(config: StudyConfig) -> ResidentNoise:
@@ -72,7 +78,15 @@ def training_noise(config: StudyConfig) -> ResidentNoise:
     return ResidentNoise(BABBLE, config.speech.talkers, WHITE, config.speech.train_snr)
 
 
-def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> dict[str, Any]:
+def train_network(
+    study: Study,
+    config: StudyConfig,
+    stage: str,
+    kind: str,
+    plan: NetworkPlan,
+    prepare: Callable[[Any], None] = lambda network: None,
+) -> dict[str, Any]:
+    """Trains the network of a stage on the source speech; `prepare` is called with it before its first step."""
     role = "transducer" if kind == "rnnt" else "attention"
     tokenizer = study_tokenizer(study).for_role(role)  # type: ignore[arg-type]
     frontend = _frontend(network_config(kind, plan).encoder)
@@ -94,10 +108,10 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
         shuffle=False,
     )
     kept = list(held_out)  # with noise, where it is synthetic, the same at every look
-    file = study.folder(kind) / "model.safetensors"
+    file = study.folder(stage) / "model.safetensors"
     course = Course(
         plan=plan,
-        objective=lambda: _objective(study, config, kind, plan, tokenizer.tokens),
+        objective=lambda: _objective(study, config, kind, plan, tokenizer.tokens, prepare),
         source=lambda: ResidentSource(
             audio,
             tokenizer,
@@ -114,8 +128,8 @@ def _train(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan) -> d
         perplexity=_watch(study, tokenizer),
         seed=config.seed,
     )
-    keep_earlier_journal(study.folder(kind), kind, plan)
-    facts = run_course(study, kind, course)
+    keep_earlier_journal(study.folder(stage), kind, plan)
+    facts = run_course(study, stage, course)
     return facts | {"hours": round(hours, 2)}
 
 
@@ -147,12 +161,15 @@ def _frontend(encoder: EncoderConfig) -> FrontendConfig:
     return FrontendConfig(stack=stack, stride=stack)
 
 
-def _objective(study: Study, config: StudyConfig, kind: str, plan: NetworkPlan, tokens: Any) -> Objective:
+def _objective(
+    study: Study, config: StudyConfig, kind: str, plan: NetworkPlan, tokens: Any, prepare: Callable[[Any], None]
+) -> Objective:
     network = fresh_network(kind, plan, tokens, config.seed)
     if network.encoder.whisper is not None and config.recordings.whisper:
         load_whisper_encoder(network.encoder.whisper, find_file(config.recordings, config.recordings.whisper))
     if plan.encoder_from:
         start_from(network, WarmStart(str(study.folder(plan.encoder_from) / "model.safetensors"), ("encoder.*",)))
+    prepare(network)
     if kind == "rnnt":
         return RnntObjective(network, options_of(RnntOptions, plan.loss, "loss"))
     return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))

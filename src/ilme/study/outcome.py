@@ -2,7 +2,8 @@
 
 cross.json, intra.json    results of both models (`ilme report` and the docs read them)
 perplexity.json, .svg     internal-LM perplexity against hours of training speech (the paper's Figure 1)
-tables.md                 the four tables
+tables.md                 the four tables, and that of the systems
+systems.json              its rows, where the study has further systems
 study.json                config, facts of every stage, versions, seed, commit
 """
 
@@ -20,6 +21,7 @@ from ilme.study.config import StudyConfig
 from ilme.study.language import lm_names
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Stage, Study
+from ilme.study.systems import system_rows, systems_table
 from ilme.study.training import whole_journal
 
 __all__ = ["draw_perplexity", "outcome_stage", "perplexity_curves"]
@@ -29,7 +31,7 @@ TITLES = {"cross": "Cross-domain", "intra": "Intra-domain", "calls": "Cross-doma
 
 def outcome_stage(config: StudyConfig) -> Stage:
     plan = config.decoding
-    tests = tuple(f"test-{model}-{setting}" for setting in plan.settings for model in plan.models)
+    tests = tuple(f"test-{model}-{setting}" for setting in plan.settings for model in config.networks)
     needs = (
         "text",
         "speech",
@@ -37,7 +39,7 @@ def outcome_stage(config: StudyConfig) -> Stage:
         "tokenizer",
         *(f"lm-{name}" for name in lm_names(config)),
         "ngrams",
-        *plan.models,
+        *config.networks,
         *tests,
     )
     return Stage("tables", lambda study: _tables(study, config), needs, {"name": config.name})
@@ -48,13 +50,17 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
     merged: dict[str, Results] = {}
     blocks = []
     for setting in plan.settings:
-        parts = [Results.load(study.folder(f"test-{m}-{setting}") / "results.json") for m in plan.models]
+        parts = [Results.load(study.folder(f"test-{m}-{setting}") / "results.json") for m in config.networks]
         merged[setting] = merge_results(parts, f"{config.name}, {setting}-domain")
         merged[setting].save(folder / f"{setting}.json")
         blocks.append(f"## {TITLES[setting]}\n\n{render(main_table(merged[setting]), 'markdown')}")
     curves = perplexity_curves(study, plan.models)
     write_json(folder / "perplexity.json", curves)
     draw_perplexity(curves, folder / "perplexity.svg")
+    if config.systems:
+        rows = system_rows(study, config, merged)
+        write_json(folder / "systems.json", rows)
+        blocks.append(f"## Systems\n\n{render(systems_table(rows), 'markdown')}")
     write_text(folder / "tables.md", "\n".join(blocks))
     claims = check_claims(merged, curves)
     about = {

@@ -14,19 +14,21 @@ from ilme.study.outcome import outcome_stage
 from ilme.study.recordings import recorded_speech_stage, recorded_text_stage
 from ilme.study.runner import Stage, Study
 from ilme.study.speech import sets_stage, speech_stage
+from ilme.study.systems import system_stages
 from ilme.study.texts import text_stage
 
 __all__ = ["build_study", "study_stages"]
 
 
 def study_stages(config: StudyConfig) -> list[Stage]:
-    """text, speech, tokenizer, LMs and n-grams, networks, learned internal LMs, tuning and tests, tables."""
+    """text, speech, tokenizer, LMs and n-grams, networks, systems, learned internal LMs, tuning and tests, tables."""
     recorded = config.recordings.active
     return [
         recorded_text_stage(config) if recorded else text_stage(config),
         *([recorded_speech_stage(config)] if recorded else [speech_stage(config), sets_stage(config)]),
         *language_stages(config),
         *network_stages(config),
+        *system_stages(config),
         *internal_stages(config),
         *decoding_stages(config),
         outcome_stage(config),
