@@ -46,6 +46,25 @@ def exported_transducer(tmp_path_factory):
     return folder, exports.write_transducer(folder)
 
 
+@pytest.fixture(scope="session")
+def exported_streaming(tmp_path_factory, exported_transducer):
+    """The same folder with an encoder that takes states, and that encoder."""
+    import shutil
+
+    import onnx
+
+    exports = _exports("onnxruntime", "onnxscript", "onnx")
+    folder = tmp_path_factory.mktemp("streaming") / "model"
+    shutil.copytree(exported_transducer[0], folder, ignore=shutil.ignore_patterns("encoder*"))
+    module = exports.write_streaming_encoder(folder / "encoder.onnx")
+    graph = onnx.load(folder / "encoder.onnx")
+    onnx.helper.set_model_props(graph, {"T": str(exports.READS), "decode_chunk_len": str(exports.STEP)})
+    onnx.save(graph, folder / "encoder.onnx")
+    for left in folder.glob("encoder.onnx.data"):
+        left.unlink()
+    return folder, module
+
+
 def _exports(*packages: str):
     for package in packages or ("transformers", "onnxruntime", "onnxscript", "onnx"):
         pytest.importorskip(package)

@@ -246,6 +246,33 @@ class Joiner(nn.Module):
         return self.net(torch.tanh(encoder_out + decoder_out))
 
 
+READS, STEP = 13, 8  # frames of a chunk, and from one to the next
+
+
+class StreamingEncoder(nn.Module):
+    """Keeps a sum of what it heard, with the batch second, and how many chunks there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(5 * 80, WIDTH)
+
+    def forward(self, x, cached_sum, processed_lens):
+        windows = torch.stack([x[:, i : i + 5].flatten(1) for i in (0, 4)], 1)  # the second reads beyond the step
+        own = torch.tanh(self.net(windows)) + 0.1 * cached_sum.transpose(0, 1)
+        out = own + 0.01 * processed_lens[:, None, None]
+        return out, cached_sum + own.sum(1)[None], processed_lens + 1
+
+
+def write_streaming_encoder(path: Path) -> nn.Module:
+    torch.manual_seed(2)
+    module = StreamingEncoder().eval()
+    batch = torch.export.Dim("N", min=1, max=512)
+    example = (torch.randn(2, READS, 80), torch.zeros(1, 2, WIDTH), torch.zeros(2, dtype=torch.int64))
+    shapes = ({0: batch}, {1: batch}, {0: batch})
+    torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    return module
+
+
 def write_transducer(folder: Path) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Encoder, decoder, joiner and tokens.txt; the modules that they were made of."""
     torch.manual_seed(1)

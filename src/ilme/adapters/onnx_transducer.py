@@ -9,7 +9,8 @@
 
 The exported encoder and decoder hold their projections, biases included, so the joiner with zeros for `encoder_out` is
 the internal LM's J(g) with f_t and b_e both gone (Eqs. 24–26). icefall's decoders have no state and read the last few
-labels; one that `ilme export onnx` made of an LSTM reads one label and its states, each (N, …).
+labels; one that `ilme export onnx` made of an LSTM reads one label and its states, each (N, …). An encoder that was
+exported for streaming takes chunks of frames and states (`ilme.adapters.onnx_streaming`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from ilme.adapters.onnx_frames import Frames, number
 from ilme.adapters.onnx_session import OnnxGraph, find_graph, whole
+from ilme.adapters.onnx_streaming import ChunkedEncoder, is_streaming
 from ilme.data.audio import Samples
 from ilme.data.features import Frontend
 from ilme.errors import BadInputError, CheckpointError
@@ -141,7 +143,9 @@ class OnnxTransducer:
         self.tokenizer: Tokenizer = tokenizer or PieceTokenizer(tokens)
         self.device = torch.device("cpu")
         self._encoder, self._decoder, self._joiner = (OnnxGraph(path, threads) for path in (encoder, decoder, joiner))
-        _check_form(self._encoder, "encoder", inputs=(3, 1), outputs=2)
+        self.chunks = ChunkedEncoder(self._encoder) if is_streaming(self._encoder) else None
+        if self.chunks is None:
+            _check_form(self._encoder, "encoder", inputs=(3, 1), outputs=2)
         _check_form(self._joiner, "joiner", inputs=(2, 2), outputs=1)
         self._frames = Frames.read(self._encoder.metadata, encoder)
         mels, banks = next(iter(self._encoder.inputs.values()))[2], self._frames.banks
@@ -183,6 +187,8 @@ class OnnxTransducer:
         return padded, torch.cat([sizes for _, sizes in alone])
 
     def _listen(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        if self.chunks is not None:
+            return self.chunks(features, lengths)
         out, sizes = _call(self._encoder, features, lengths, outputs=2)
         return out.float(), sizes.to(torch.int64)
 
@@ -241,8 +247,8 @@ def _check_form(graph: OnnxGraph, what: str, inputs: tuple[int, ...], outputs: i
     if ranks != inputs or len(graph.outputs) < outputs:
         found = ", ".join(f"{name} {shape}" for name, shape in graph.inputs.items())
         raise CheckpointError(
-            f"{graph.path} is no {what} of an icefall transducer: its inputs are {found}. Streaming exports, whose "
-            "encoder takes states, are not supported; export the model for whole utterances"
+            f"{graph.path} is no {what} of an icefall transducer: its inputs are {found}. An encoder that takes states "
+            "must say T and decode_chunk_len in its metadata, as icefall's streaming exports do"
         )
 
 
