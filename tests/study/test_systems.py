@@ -73,7 +73,8 @@ def test_every_system_trains_recognises_and_stands_in_the_table(
     pytest.importorskip("lightning_fabric", reason="the study trains: pip install 'ilme[train]'")
     fewer = [{**s, "methods": ["ILME"] if "methods" in s else ["BS"]} for s in SYSTEMS]
     changes = {"systems": fewer, "decoding.settings": ["cross"], "decoding.methods": ["BS", "ILME"],
-               "decoding.decodes": 1, "rnnt.loop.steps": 4, "aed.loop.steps": 4, "lm.loop.steps": 10, "source_lm.loop.steps": 10}  # fmt: skip
+               "decoding.decodes": 1, "rnnt.loop.steps": 4, "aed.loop.steps": 4,
+               "lm.loop.steps": 10, "source_lm.loop.steps": 10}  # fmt: skip
     config = read_config(PLANS / "tiny.yaml", changes)
     study = build_study(config, tmp_path, "cpu")
     assert study.run() == list(study.stages)
