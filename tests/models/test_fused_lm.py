@@ -17,6 +17,7 @@ from ilme.models import build, preset
 from ilme.models.aed import AED, LMFusionConfig
 from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.fused_lm import FusedAED, replace_lm
+from ilme.models.int8 import to_int8
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
 from ilme.models.packed import PackingError, pack
 from ilme.search.attention import AttentionOptions, AttentionSearch
@@ -187,6 +188,29 @@ def test_a_file_holds_all_of_it(tmp_path: Path, method: str) -> None:
     with torch.no_grad():
         memory = memory_of(model)
         assert torch.equal(every_row(loaded, memory, LABELS), every_row(model, memory, LABELS))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@torch.no_grad()
+def test_eight_bits_hold_it_too(tmp_path: Path, method: str) -> None:
+    model = network(method).float()
+    to_int8(save_model(tmp_path, model), tmp_path / "small.safetensors")
+    loaded, memory = load_checkpoint(tmp_path / "small.safetensors", "aed").model, memory_of(model)
+    found, wanted = (every_row(m, memory, LABELS).exp() for m in (loaded, model))
+    assert (found - wanted).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_mixed_precision_trains_it(method: str) -> None:
+    model = network(method).float().train()
+    labels, lengths = torch.tensor([LABELS, LABELS]), torch.tensor([4, 4])
+    with torch.no_grad():
+        exact = float(aed_loss(model, memory_of(model), labels, lengths))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = aed_loss(model, memory_of(model), labels, lengths)
+    loss.backward()
+    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, rel=0.03)
+    assert all(torch.isfinite(p.grad).all() for p in model.output.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("method", METHODS)
