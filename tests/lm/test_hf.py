@@ -9,13 +9,15 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from ilme.errors import BadInputError  # noqa: E402
+from ilme.errors import BadInputError, CheckpointError  # noqa: E402
 from ilme.fusion import FusionWeights  # noqa: E402
-from ilme.lm.hf import HuggingFaceLM, TextScorer, rescore  # noqa: E402
+from ilme.lm.delayed import DelayedLM  # noqa: E402
+from ilme.lm.hf import HuggingFaceLM, TextScorer, causal_scorer, load_causal, rescore, same_ids  # noqa: E402
 from ilme.runtime.state import select  # noqa: E402
 from ilme.search.hypothesis import Hypothesis, Scores  # noqa: E402
 from ilme.search.rescoring import sequence_scores  # noqa: E402
 from ilme.testing import numbered_tokens  # noqa: E402
+from ilme.tokens import Tokens  # noqa: E402
 
 SIZE = 20
 
@@ -73,8 +75,68 @@ def test_whole_sequences_and_their_ends(network):
 
 
 def test_another_tokenizer_is_refused_with_the_way_out(network):
-    with pytest.raises(BadInputError, match="TextScorer"):
-        HuggingFaceLM(network, numbered_tokens(SIZE + 1, "attention"))
+    for size in (SIZE - 1, SIZE + 1):
+        with pytest.raises(BadInputError, match=r"DelayedLM.*TextScorer"):
+            HuggingFaceLM(network, numbered_tokens(size, "attention"))
+
+
+@pytest.fixture(scope="module")
+def whisper_en():
+    """The inventory of an English Whisper, the words by number: GPT-2's 50257 ids, then marks and time stamps."""
+    words = [f"Ġw{i}" for i in range(50256)]
+    marks = ["<|startoftranscript|>", *(f"<|{i * 0.02:.2f}|>" for i in range(1606))]
+    return Tokens((*words, "<|endoftext|>", *marks), sos=50257, eos=50256)
+
+
+@pytest.fixture(scope="module")
+def gpt2(whisper_en, tmp_path_factory):
+    """A tiny random GPT-2 with GPT-2's vocabulary, in a folder as the hub has it."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("gpt2")
+    vocabulary = {piece: i for i, piece in enumerate(whisper_en.pieces[:50257])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<|endoftext|>"))
+    end = "<|endoftext|>"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token=end, eos_token=end).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=50257, n_positions=16, n_embd=4, n_layer=1, n_head=1, initializer_range=0.5
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_gpt2_runs_directly_over_the_tokens_of_an_english_whisper(gpt2, whisper_en):
+    lm = causal_scorer(str(gpt2), whisper_en)
+    assert isinstance(lm, HuggingFaceLM) and lm.first == 50256, (
+        "the ids are the same, but there is no start of transcript"
+    )
+    labels = [17, 40_000, 3]
+    with torch.no_grad():
+        rows = lm.model(torch.tensor([[50256, *labels]])).logits.log_softmax(-1)[0]
+    expected = sum(float(rows[u, label]) for u, label in enumerate([*labels, 50256]))
+    assert float(sequence_scores(lm, [labels], finish=True)[0]) == pytest.approx(expected, abs=1e-3)
+    first, state = lm.start(1)
+    assert first.shape == (1, len(whisper_en)) and set(first[0, 50257:].tolist()) == {-20.0}
+    stamped, _ = lm.score(torch.tensor([50300]), state)
+    ended, _ = lm.score(torch.tensor([50256]), state)
+    torch.testing.assert_close(stamped, ended)
+
+
+def test_which_inventories_have_the_same_ids(gpt2, whisper_en):
+    model, tokenizer = load_causal(str(gpt2))
+    assert same_ids(model, tokenizer, whisper_en)
+    pieces = list(whisper_en.pieces)
+    pieces[7], pieces[8] = pieces[8], pieces[7]
+    assert not same_ids(model, tokenizer, replace(whisper_en, pieces=tuple(pieces)))
+    assert not same_ids(model, tokenizer, replace(whisper_en, pieces=(*whisper_en.pieces, "Ġmore")))
+    swapped = causal_scorer(str(gpt2), replace(whisper_en, pieces=tuple(pieces)))
+    assert isinstance(swapped, DelayedLM), "another order of the words is another tokenizer"
+
+
+def test_what_is_no_causal_lm_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot be loaded as a causal LM"):
+        causal_scorer(str(tmp_path), numbered_tokens(SIZE, "attention"))
 
 
 def test_text_scores_do_not_depend_on_the_batch(network):

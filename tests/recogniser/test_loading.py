@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 import ilme
 from ilme.errors import BadInputError, CheckpointError, VocabularyMismatchError
+from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
@@ -24,6 +26,7 @@ from ilme.recogniser.loading import (
     Parts,
     describe,
     find_tokenizer,
+    is_causal,
     is_checkpoint,
     load_lm,
     load_model,
@@ -34,7 +37,7 @@ from ilme.recogniser.loading import (
 from ilme.recogniser.options import SearchSettings, default_options
 from ilme.search.transducer import TransducerOptions
 from ilme.testing import tiny
-from tests.checkpoints import noise, write_checkpoints
+from tests.checkpoints import TEXTS, noise, write_checkpoints
 from tests.recogniser.job import PieceTokenizer
 
 BUNDLED, CHECKPOINT, WHISPER_FILE, CTRANSLATE2, ONNX_TRANSDUCER, ONNX_ATTENTION, HUB = FORMATS
@@ -164,6 +167,49 @@ def test_lms_of_every_kind(folder, tmp_path):
     scorer.save(tmp_path / "ngram.safetensors")
     loaded = load_lm(tmp_path / "ngram.safetensors", model)
     torch.testing.assert_close(loaded.start(1)[0], scorer.start(1)[0])
+
+
+def test_a_causal_lm_of_another_tokenizer_is_heard_at_word_ends(folder, tmp_path):
+    """The search's LM score of each hypothesis is the LM's own score of its text."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    from ilme.lm.delayed import DelayedLM
+    from ilme.lm.hf import TextScorer
+
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=280, special_tokens=["<end>"], initial_alphabet=alphabet)
+    made.train_from_iterator(TEXTS, trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=128, n_embd=16, n_layer=1, n_head=2, initializer_range=0.4
+    )
+    network = transformers.GPT2LMHeadModel(config)
+    for part in (network, tokenizer):
+        part.save_pretrained(tmp_path / "gpt")
+    scorer = TextScorer(network, tokenizer)
+    for kind in ("rnnt", "aed"):
+        model = load_model(folder / kind)
+        lm = load_lm(tmp_path / "gpt", model)
+        assert isinstance(lm, DelayedLM)
+        options = replace(default_options(model, 4), lm_eos=False)
+        recogniser = ilme.Recogniser(model, lm=lm, weights=FusionWeights(lm=0.5), options=options)
+        assert recogniser.ends["lm"] and not recogniser.ends["subtracted"], "the last word is paid for at the end"
+        (nbest,) = recogniser.nbest([noise(0.6)])
+        assert nbest and any(h.text for h in nbest)
+        texts = [model.tokenizer.decode(list(h.tokens)) for h in nbest]
+        assert [h.scores.lm for h in nbest] == pytest.approx(scorer(texts), abs=1e-2)
+
+
+def test_names_of_causal_lms(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "lm.gguf").write_bytes(b"GGUF")
+    (tmp_path / "lm.arpa").write_text("")
+    assert (
+        is_causal(tmp_path) and is_causal(tmp_path / "lm.gguf") and is_causal("gpt2") and is_causal("Qwen/Qwen2.5-0.5B")
+    )
+    assert not any(map(is_causal, (tmp_path / "lm.arpa", "lm.arpa", "nothing.safetensors", "/nowhere/lm", "a/b/c")))
 
 
 def test_an_lm_of_other_tokens_is_refused(folder, tmp_path):

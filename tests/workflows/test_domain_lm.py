@@ -98,3 +98,16 @@ def test_an_lm_that_was_given_by_name_is_copied_with_all_its_parts(tmp_path: Pat
     assert [f.name for f in kept.files] == ["lm-0.arpa", "lm-1.safetensors"] and kept.weights == (0.25, 0.75)
     assert all(f.parent.resolve() == folder.resolve() for f in kept.files)
     assert (folder / "lm-0.arpa.tokens.json").read_text() == "[]"
+
+
+def test_a_causal_lm_is_copied_as_the_folder_that_it_is(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    source, folder = tmp_path / "gpt", tmp_path / "domain"
+    source.mkdir()
+    folder.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "tokenizer.json").write_text("{}")
+    save_file({"weight": torch.zeros(2)}, source / "model.safetensors")
+    assert keep_lm(str(source), folder) == "lm"
+    assert sorted(p.name for p in (folder / "lm").iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]

@@ -61,7 +61,7 @@ def adapt(
         split: Only dev utterances whose split is this.
         limit: At most this many dev utterances, drawn at random; 0 takes all.
         lm: What is trained on the text: ngram, lstm, decoder (the model's own), or auto, which trains what --minutes
-            allow and keeps what predicts held-out lines best. Or an LM that is there already: a file or folder.
+            allow and keeps what predicts held-out lines best. Or an LM that is there: a file, a folder or a hub id.
         minutes: Time for training neural LMs; 0 trains the n-gram alone. A run that was killed goes on when it is
             started again.
         language: Language of multilingual models.

@@ -41,6 +41,10 @@ class MixtureScorer:
             raise BadInputError(f"a mixture is 'log-linear' or 'linear', got {kind!r}")
         if kind == "linear" and abs(sum(weights) - 1) > 1e-6:
             raise BadInputError(f"the weights of a linear mixture must sum to 1, got {sum(weights)}")
+        if kind == "linear" and any(getattr(scorer, "pays_at_end", False) for scorer in scorers):
+            raise BadInputError(
+                "an LM of another tokenizer gives no probabilities of labels; it cannot be mixed linearly"
+            )
         if not any(weights):
             raise BadInputError("every weight of the mixture is 0; use NullScorer for no language model")
         used = [(s, float(w)) for s, w in zip(scorers, weights, strict=True) if w > 0]

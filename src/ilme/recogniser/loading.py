@@ -37,6 +37,7 @@ __all__ = [
     "Parts",
     "describe",
     "find_tokenizer",
+    "is_causal",
     "is_checkpoint",
     "load_lm",
     "load_model",
@@ -47,6 +48,7 @@ __all__ = [
 
 INTERNAL = "internal"  # the internal LM that suits the model's family
 HUB_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?<!\.safetensors)(?<!\.onnx)")
+LM_FILES = (".arpa", ".bin", ".binary", ".gguf", ".gz", ".json", ".klm", ".lm", ".mmap", ".safetensors", ".trie")
 METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
 
 
@@ -222,7 +224,8 @@ def load_lm(name: str | Path, model: Any, device: str = "") -> TokenScorer:
     Args:
         name: A checkpoint of `ilme train lm`, an n-gram (`ilme ngram train`, ARPA, KenLM), the model's own decoder as
             `ilme adapt --lm decoder` trained it, a mixture of such (`ilme lm mix`), `bundled/lm` or
-            `bundled/source_lm`, or a folder of a causal LM of `transformers` over the model's own tokens.
+            `bundled/source_lm`, or any causal LM of `transformers`, as a hub id, a folder or a .gguf file: label by
+            label if its ids are the model's, at word ends otherwise.
         model: The model, or its token inventory.
         device: Where it runs; where the model is, if not given.
     """
@@ -243,15 +246,23 @@ def load_lm(name: str | Path, model: Any, device: str = "") -> TokenScorer:
         from ilme.models.checkpoint import load_checkpoint
 
         scorer = load_checkpoint(path, expect="lm", device=device).model
-    elif (path / "config.json").is_file():
-        from ilme.lm.hf import HuggingFaceLM, load_causal
+    elif is_causal(path):
+        from ilme.lm.hf import causal_scorer
 
-        scorer = HuggingFaceLM(load_causal(str(path), device)[0], tokens)
+        scorer = causal_scorer(str(path), tokens, device)
     else:
         beside = Path(f"{path}.tokens.json").is_file()
         scorer = load_ngram(str(path), None if beside else tokens, device=device)
     check_same_vocabulary(tokens, scorer.tokens, "model", str(name))
     return scorer  # type: ignore[no-any-return]
+
+
+def is_causal(name: str | Path) -> bool:
+    """Whether it is a causal LM of `transformers`: a folder, a .gguf file, or what may be a hub id, and is no file."""
+    path = Path(name)
+    if path.exists():
+        return (path / "config.json").is_file() or path.suffix == ".gguf"
+    return HUB_ID.fullmatch(str(name)) is not None and path.suffix not in LM_FILES
 
 
 def find_tokenizer(name: str, lms: Sequence[str]) -> SentencePieceTokenizer:

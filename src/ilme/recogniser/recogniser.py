@@ -109,6 +109,8 @@ class Recogniser:
         self.options: Options = options or default_options(model)
         if not isinstance(self.options, kind):
             raise BadInputError(f"this model is searched with {kind.__name__}, not {type(self.options).__name__}")
+        if getattr(lm, "pays_at_end", False):  # whatever the options say: the last word would be free
+            self.options = replace(self.options, lm_eos=True, subtracted_eos=self.options.ends[1])
         stamps = getattr(model, "rules", None)
         if isinstance(stamps, TimestampRules):  # to an LM time stamps are not there
             lm = None if lm is None else ReadsPastStamps(lm, stamps.first)

@@ -29,7 +29,7 @@ from ilme.protocols import CTCModel
 from ilme.runtime.numerics import log_softmax
 from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
-from ilme.search.prefixes import EMPTY, Lane, PrefixPool, extend_hash
+from ilme.search.prefixes import EMPTY, Lane, PrefixPool, extend_hash, is_ragged
 from ilme.search.repetition import repetition_lane
 
 __all__ = ["CTCOptions", "CTCSearch", "CTCStream"]
@@ -146,7 +146,7 @@ class CTCStream:
         self.frame = torch.zeros(1, dtype=torch.long, device=self.device)
         slots = 5 * K
         with torch.no_grad():
-            self.lm = Lane(search.lm.start, search.lm.score, batch * slots)
+            self.lm = Lane(search.lm.start, search.lm.score, batch * slots, ragged=is_ragged(search.lm))
             self.subtracted = Lane(search.subtracted.start, search.subtracted.score, batch * slots)
             self.phrases = Lane(search.phrases.start, search.phrases.score, batch * slots)
             dtype = torch.promote_types(model.emit(None).dtype, torch.float32)

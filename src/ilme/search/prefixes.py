@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ilme.errors import BadInputError
 from ilme.runtime.state import State, map_tensors
 
-__all__ = ["EMPTY", "DerivedLane", "Lane", "Outputs", "PrefixPool", "extend_hash"]
+__all__ = ["EMPTY", "DerivedLane", "Lane", "Outputs", "PrefixPool", "extend_hash", "is_ragged"]
 
 EMPTY = 1  # hash of the empty sequence
 
@@ -78,12 +80,21 @@ class Lane(Outputs):
         slots: Slots in all.
         blank: As for `Outputs`.
         fixed: As for `Outputs`.
+        ragged: Whether states of different sizes may be padded with zeros to one: they say themselves what counts.
     """
 
-    def __init__(self, start: Start, step: Step, slots: int, blank: int | None = None, fixed: bool = False) -> None:
+    def __init__(
+        self,
+        start: Start,
+        step: Step,
+        slots: int,
+        blank: int | None = None,
+        fixed: bool = False,
+        ragged: bool = False,
+    ) -> None:
         output, state = start(1)
         super().__init__(output, slots, blank, fixed)
-        self.step = step
+        self.step, self.ragged = step, ragged
         self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
@@ -115,7 +126,18 @@ class Lane(Outputs):
 
     def _write(self, slots: Tensor, output: Tensor, state: State) -> None:
         self._keep(slots, output)
-        map_tensors(lambda x, new: x.index_copy_(0, slots, new.to(x.dtype)), self.state, state)
+        self.state = map_tensors(lambda x, new: self._stored(x, slots, new.to(x.dtype)), self.state, state)
+
+    def _stored(self, x: Tensor, slots: Tensor, new: Tensor) -> Tensor:
+        if x.shape[1:] != new.shape[1:]:
+            if not self.ragged:
+                raise BadInputError(
+                    "the state of this LM grows with each label, and a search that goes frame by frame keeps sequences "
+                    "of different lengths: use an n-gram, an LSTM, or a causal LM with another tokenizer"
+                )
+            sizes = [max(pair) for pair in zip(x.shape[1:], new.shape[1:], strict=True)]
+            x, new = _padded(x, sizes), _padded(new, sizes)
+        return x.index_copy_(0, slots, new)
 
 
 class DerivedLane(Outputs):
@@ -199,6 +221,18 @@ class PrefixPool:
             stale = lane.stale[children] | fresh
             lane.inherit(children, sources)
             lane.stale[children] = stale
+
+
+def is_ragged(scorer: Any) -> bool:
+    """Whether a scorer says that its states may be padded (see `Lane`)."""
+    return bool(getattr(scorer, "ragged", False))
+
+
+def _padded(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """x (n, …) with zeros behind, so that its other dimensions have the sizes."""
+    out = x.new_zeros(len(x), *sizes)
+    out[tuple(slice(size) for size in x.shape)] = x
+    return out
 
 
 def _where(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from ilme.runtime.numerics import log_softmax
 from ilme.search.gate import BlankGate
 from ilme.search.history import NO_NODE, History
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
-from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash
+from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash, is_ragged
 from ilme.search.repetition import repetition_lane
 
 __all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
@@ -178,7 +178,8 @@ class TransducerStream:
         slots = (self.options.max_symbols + 4) * K
         with torch.no_grad():
             self.g = Lane(model.start, model.predict, batch * slots, fixed=self.fixed)
-            self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed)
+            ragged = is_ragged(search.lm)
+            self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed, ragged=ragged)
             self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
             self.phrases = Lane(search.phrases.start, search.phrases.score, batch * slots, fixed=self.fixed)
             dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)

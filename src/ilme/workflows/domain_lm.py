@@ -15,9 +15,11 @@ from ilme.data.normalise import spoken
 from ilme.data.written_style import PreparedText, domain_lines, recase
 from ilme.errors import BadInputError
 from ilme.lm.case_folding import Folds
+from ilme.lm.hf import load_causal
 from ilme.lm.mixing import is_mixture, read_mixture, write_mixture
 from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
 from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.recogniser.loading import is_causal, is_checkpoint
 from ilme.runtime.files import weights_file
 from ilme.tokens import Tokens
 
@@ -159,7 +161,11 @@ def keep_lm(name: str, folder: Path) -> str:
 def keep_lm_file(source: Path, folder: Path, stem: str) -> str:
     """Copies one LM into the folder as STEM with its own suffix, and what lies beside it; its name there."""
     file = weights_file(source)
-    if not file.is_file():  # a causal LM of transformers is a folder
+    if not source.exists() and is_causal(source):  # by its name on the hub
+        for part in load_causal(str(source)):
+            part.save_pretrained(folder / stem)
+        return stem
+    if source.is_dir() and is_causal(source) and not is_checkpoint(source):
         shutil.copytree(source, folder / stem)
         return stem
     name = stem + "".join(file.suffixes[-2:] if file.suffix == ".gz" else file.suffixes[-1:])
