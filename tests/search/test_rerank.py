@@ -184,13 +184,17 @@ def test_the_edges_of_its_options():
             ExactRanking(model, WEIGHTS, **wrong)
 
 
-def test_the_end_is_part_of_the_lms_scores_where_the_search_scores_it():
+@pytest.mark.parametrize(
+    ("end", "own", "subtracted"),
+    [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
+)
+def test_the_end_is_part_of_the_lms_scores_where_the_search_scores_it(end, own, subtracted):
+    """Of the subtracted LM too, unless it has its own choice."""
     model, f, lengths = test_transducer.transducer(5, units=4), test_transducer.acoustics(5, 5), torch.tensor([5])
-    fusion = fused(model, 5, 4)
-    lists = TransducerSearch(model, fusion, TransducerOptions(beam=4, lm_eos=True))(f, lengths)
-    for end in (True, False):
-        ranking = ExactRanking(model, WEIGHTS, fusion.lm, fusion.subtracted, band=5, scores_end=end)
-        (ranked,) = ranking(lists, (f, lengths))
-        for h in ranked:
-            assert h.scores.lm == pytest.approx(oracle.score_sequence(fusion.lm, h.tokens, end=end), abs=1e-9)
-        assert len(ranked) == 4
+    lm, other = test_transducer.language_model(5, 4), test_transducer.language_model(8, 4)
+    lists = TransducerSearch(model, Fusion(lm, other, WEIGHTS), TransducerOptions(beam=4))(f, lengths)
+    (ranked,) = ExactRanking(model, WEIGHTS, lm, other, band=5, scores_end=end, subtracted_end=own)(lists, (f, lengths))
+    assert len(ranked) == 4
+    for h in ranked:
+        assert h.scores.lm == pytest.approx(oracle.score_sequence(lm, h.tokens, end=end), abs=1e-9)
+        assert h.scores.subtracted == pytest.approx(oracle.score_sequence(other, h.tokens, end=subtracted), abs=1e-9)
