@@ -150,3 +150,12 @@ def test_where_words_begin_and_end():
     assert edges.begins == (False, True, False, False, True, False, False, False)
     assert edges.closes == (True, True, False, True, True, True, False, False)
     assert edges.opens == (True, False, False, True, True, True, False, False)
+
+
+def test_a_weight_of_one_is_not_written_and_small_weights_count(tmp_path):
+    tokenizer = Words(" bank", " Bank")
+    scorer, _ = compile_phrases([Phrase("bank", 0.25)], tokenizer, tokenizer.tokens)
+    assert bonuses(scorer, tokenizer, "bank") == pytest.approx([0.25])
+    file = tmp_path / "phrases.txt"
+    write_phrases(file, as_phrases(["Scrooge", ("Fezziwig", 2), ("Marley", 0.25)]))
+    assert file.read_text() == "Scrooge\nFezziwig\t2\nMarley\t0.25\n"

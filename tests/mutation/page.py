@@ -44,8 +44,8 @@ def page(kept: dict[str, Any]) -> str:
     if "at first" in kept:
         seen = kept["at first"]
         text += (
-            f"\nOf the first {seen['tried']}, {seen['noticed']} were noticed before tests were written for the rest: on"
-            "\nfaults that nobody has looked at yet, expect that share rather than the one above.\n"
+            f"\nOf the first {seen['tried']} ever tried, {seen['noticed']} were noticed before tests were written for"
+            "\nthe rest: on faults that nobody has looked at yet, expect that share rather than the one above.\n"
         )
     if "known" in kept:
         found, known = sum(m["noticed"] for m in kept["known"]), len(kept["known"])
