@@ -27,6 +27,7 @@ from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens
 
 __all__ = [
+    "AttendsFrames",
     "AttentionDecoder",
     "CTCModel",
     "CompactMemory",
@@ -194,6 +195,21 @@ class LimitedAttention(Protocol):
 
     def looking_back(self, memory: State, frames: int) -> State:
         """The memory with which it goes back at most so many frames of the encoder from where it last looked."""
+        ...
+
+
+@runtime_checkable
+class AttendsFrames(Protocol):
+    """An attention decoder that can say where it looked, from which words get their times."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def attended(self, labels: Tensor, memory: State, seconds: float) -> tuple[Tensor, float]:
+        """How much each of the labels (U,), and the end, looks at each frame: (U + 1, T); and the seconds of a frame.
+
+        The memory is of one utterance that lasts `seconds`; T are the frames that hold audio.
+        """
         ...
 
 

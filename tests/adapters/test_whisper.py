@@ -8,6 +8,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from ilme.adapters.decoder import WatchedAttention  # noqa: E402
+from ilme.adapters.hf import attention, followed  # noqa: E402
 from ilme.adapters.whisper import Whisper, WhisperOptions  # noqa: E402
 from ilme.errors import BadInputError  # noqa: E402
 from ilme.ilm import Calibration, internal_lm  # noqa: E402
@@ -245,3 +247,33 @@ def test_options_of_the_wrong_kind_are_named():
     for name, what in {"language": "a text", "prompt": "a text", "timestamps": "true or false"}.items():
         with pytest.raises(BadInputError, match=f"{name} must be {what}, got '7'"):
             WhisperOptions(**{name: 7})
+
+
+def test_attention_is_that_of_transformers(model, speech):
+    features, lengths = speech
+    memory = model.encode(features[:1], lengths[:1])
+    labels = torch.tensor(LABELS)
+    seen = []
+    whole = torch.cat([torch.tensor(model.prefix), labels])[None]
+    watched = WatchedAttention(attention(memory), seen)
+    (hidden,), _ = model.decoder.run(model.decoder.stream(whole, None, watched))
+    (plain,), _ = model.decoder.run(model.decoder.stream(whole, None, attention(memory)))
+    assert torch.equal(hidden, plain), "watching changes nothing"
+    model.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        upstream = model.model(input_features=features[:1], decoder_input_ids=whole, output_attentions=True)
+    for ours, theirs in zip(seen, upstream.cross_attentions, strict=True):
+        torch.testing.assert_close(ours, theirs[0], atol=1e-5, rtol=0)
+    rows, frame = model.attended(labels, memory, 0.5)
+    assert rows.shape == (len(LABELS) + 1, 25) and frame == pytest.approx(0.02)
+
+
+def test_heads_that_follow_the_labels_are_chosen():
+    generator = torch.Generator().manual_seed(3)
+    heads = torch.rand(12, 8, 40, generator=generator)
+    for k in range(6):  # every other head goes along with the labels, five frames for each
+        for u in range(8):
+            heads[2 * k, u, 5 * u : 5 * u + 5] += 10
+    rows = followed(heads / heads.sum(-1, keepdim=True))
+    assert [int(r.argmax()) // 5 for r in rows] == list(range(8))
+    assert followed(torch.rand(3, 1, 1)).shape == (1, 1)

@@ -64,6 +64,21 @@ def test_a_verbose_answer_has_segments(client: openai.OpenAI, wave: Path, expect
     assert found.segments[-1].end == pytest.approx(1.2)
 
 
+def test_words_have_times_and_confidences(client: openai.OpenAI, wave: Path, expected: Transcript) -> None:
+    with wave.open("rb") as file:
+        found = client.audio.transcriptions.create(
+            file=file, model="sea", response_format="verbose_json", timestamp_granularities=["word"]
+        )
+    assert [w.word for w in found.words] == expected.text.split() and found.segments is None
+    assert all(0 <= w.start <= w.end <= 1.2 for w in found.words)
+    assert all(0 < w.model_extra["confidence"] <= 1 for w in found.words)
+    with wave.open("rb") as file:
+        both = client.audio.transcriptions.create(
+            file=file, model="sea", response_format="verbose_json", timestamp_granularities=["word", "segment"]
+        )
+    assert both.words == found.words and both.segments
+
+
 def test_a_stream_brings_windows_as_they_are_found(client: openai.OpenAI, models: Path, long_wave: Path) -> None:
     with long_wave.open("rb") as file:
         events = list(client.audio.transcriptions.create(file=file, model="sea", stream=True))
@@ -99,6 +114,7 @@ def test_models_are_the_domains(client: openai.OpenAI) -> None:
         ({"temperature": "hot"}, 400, "temperature"),
         ({"temperature": "3"}, 400, "temperature"),
         ({"language": "fi"}, 400, "language"),
+        ({"hotwords": "Ishmael"}, 400, "hotwords"),
     ],
 )
 def test_wrong_fields_are_named(fields: dict, status: int, param: str | None, server: Running, wave: Path) -> None:

@@ -13,7 +13,7 @@ from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
 from ilme.serve.batching import Batcher, Pool
 from ilme.serve.options import ServeOptions
-from ilme.serve.tasks import Failure, Recognise
+from ilme.serve.tasks import Failure, Recognise, Settings
 from ilme.serve.workers import WorkerDied
 from ilme.workflows.transcribe import Job
 
@@ -69,7 +69,7 @@ def test_other_domains_and_settings_are_searched_apart() -> None:
     async def test(pool: Pool, asked: list[list[float]]) -> None:
         submit = pool.batcher.submit
         await asyncio.gather(
-            submit("a", JOB, window(1)), submit("b", JOB, window(2)), submit("a", JOB, window(3), (("phrases", "x"),))
+            submit("a", JOB, window(1)), submit("b", JOB, window(2)), submit("a", JOB, window(3), Settings(words=True))
         )
         assert asked == [[1], [2], [3]]
 

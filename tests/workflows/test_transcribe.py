@@ -68,9 +68,9 @@ def heard(monkeypatch) -> list[int]:
     sizes: list[int] = []
     recognise = Recogniser.recognise
 
-    def count(self, windows):
+    def count(self, windows, *rest):
         sizes.append(len(windows))
-        return recognise(self, windows)
+        return recognise(self, windows, *rest)
 
     monkeypatch.setattr(Recogniser, "recognise", count)
     return sizes

@@ -35,6 +35,7 @@ __all__ = [
     "Linear",
     "Stream",
     "Vectors",
+    "WatchedAttention",
     "position",
 ]
 
@@ -166,6 +167,27 @@ class CrossAttention:
             layer.split(query), self.keys[index], self.values[index], attn_mask=mask, scale=layer.scale
         )
         return layer.cross_out(mixed.transpose(1, 2).reshape(n, q, -1))
+
+
+@dataclass(frozen=True)
+class WatchedAttention:
+    """Cross-attention to the memory of one utterance that also notes where it looks.
+
+    Attributes:
+        attention: The cross-attention.
+        seen: Gets the attention of each layer (H, q, T).
+    """
+
+    attention: CrossAttention
+    seen: list[Tensor]
+
+    def __call__(self, index: int, layer: Layer, x: Tensor) -> Tensor:
+        query = layer.split(layer.cross_q(layer.cross_norm(x)))[0]
+        scores = query @ self.attention.keys[index][0].transpose(1, 2) * layer.scale
+        if self.attention.mask is not None:
+            scores = scores.masked_fill(~self.attention.mask[0], -torch.inf)
+        self.seen.append(scores.softmax(-1))
+        return self.attention(index, layer, x)
 
 
 @dataclass(frozen=True)

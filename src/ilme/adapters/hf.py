@@ -10,6 +10,7 @@ Shapes: n label sequences, B utterances, T encoder frames, V output units, D the
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear
+from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear, WatchedAttention
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.models.packed import worth_packing
 from ilme.runtime.formats import Format
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 Audio = np.ndarray[Any, np.dtype[np.float32]]
+FOLLOWING = 6  # heads of a Transformer from whose attention labels get their times
 RATE = 16_000  # samples a second that every model here expects
 
 
@@ -349,6 +351,22 @@ class TransformerAED(OwnOptions, ABC):
         (hidden,), _ = self.decoder.run(self.decoder.stream(whole, None, context))
         return self.decoder.output(hidden[:, len(self.prefix) - 1 :])
 
+    @torch.inference_mode()
+    def attended(self, labels: Tensor, memory: State, seconds: float) -> tuple[Tensor, float]:
+        """Attention (U + 1, T) of the labels (U,) and the end, over the heads that follow the speech."""
+        seen: list[Tensor] = []
+        whole = torch.cat([torch.tensor(self.prefix, device=self.device), labels])[None]
+        self.decoder.run(self.decoder.stream(whole, None, WatchedAttention(attention(memory), seen)))
+        heads = torch.cat(seen)[:, len(self.prefix) - 1 :]  # (layers · H, U + 1, all frames)
+        mask, every = memory["mask"], heads.shape[2]
+        if self.fixed_length:
+            frame = self.window / every
+            frames = min(every, max(1, math.ceil(seconds / frame)))
+        else:
+            frames = every if mask is None else int(mask[0].sum())
+            frame = seconds / frames
+        return followed(heads[:, :, :frames].float()), frame
+
     def log_probabilities(self, hidden: Tensor, allowed: Tensor, ruled: Tensor | None = None) -> Tensor:
         """log softmax over the allowed units (n, V), −∞ for the others; `ruled` is the state of the rules, if any."""
         return self._normalise(self.decoder.output(hidden).float(), allowed, ruled)
@@ -379,6 +397,36 @@ def encode_apart(encoder: Any, inputs: Tensor, lengths: Tensor) -> tuple[Tensor,
 def attention(memory: State) -> CrossAttention:
     """The cross-attention to a memory that `encode` made."""
     return CrossAttention(memory["keys"], memory["values"], memory["mask"])
+
+
+def followed(heads: Tensor) -> Tensor:
+    """One attention (U, T) out of that of many heads (N, U, T): the mean of those that go along with the labels.
+
+    As in openai-whisper each head's is normalised over the labels, so that frames at which it always looks do not
+    count, and smoothed over seven frames.
+    """
+    normalised = (heads - heads.mean(1, keepdim=True)) / heads.std(1, keepdim=True, correction=0).clamp(min=1e-6)
+    wide = min(7, heads.shape[2] - 1 + heads.shape[2] % 2)
+    padded = torch.nn.functional.pad(normalised, (wide // 2, wide // 2), mode="reflect") if wide > 1 else normalised
+    smooth = padded.unfold(2, wide, 1).median(-1).values
+    return smooth[_steady(heads)].mean(0)
+
+
+def _steady(heads: Tensor) -> Tensor:
+    """The six heads that follow best: the frame they look at correlates with the number of the label, and is one."""
+    N, U, T = heads.shape
+    if U < 3 or T < 3:
+        return torch.arange(N, device=heads.device)
+    weights = heads / heads.sum(-1, keepdim=True).clamp(min=1e-9)
+    frames = torch.arange(T, device=heads.device, dtype=heads.dtype)
+    looked = weights @ frames  # (N, U)
+    labels = torch.arange(U, device=heads.device, dtype=heads.dtype)
+    x, y = looked - looked.mean(1, keepdim=True), labels - labels.mean()
+    correlation = (x @ y) / (x.norm(dim=1) * y.norm()).clamp(min=1e-9)
+    spread = looked.std(1, correction=0) / T  # of a head that looks everywhere, or at one place, it is near 0
+    sharp = weights.amax(-1).mean(1)
+    following: Tensor = (correlation.clamp(min=0) * spread * sharp).topk(min(FOLLOWING, N)).indices
+    return following
 
 
 def _mask(size: int, suppress: Sequence[int], device: torch.device) -> Tensor:

@@ -18,6 +18,7 @@ SHOWN = {
         "baseline",
         "overwrite",
         "timestamps",
+        "words",
         "language",
         "device",
         "format",
@@ -37,6 +38,7 @@ def transcribe(
     baseline: bool = False,
     overwrite: bool = False,
     timestamps: bool = False,
+    words: bool = False,
     language: str = "",
     prompt: str = "",
     ranks: str = "",
@@ -67,7 +69,12 @@ def transcribe(
         baseline: Also write what the model makes of it without the domain, as NAME.baseline.
         overwrite: Replace transcripts that another run wrote.
         timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
+<<<<<<< HEAD
         language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
+=======
+        words: Also say when each word was said, and how sure it is; --formats json holds that.
+        language: Language of multilingual models.
+>>>>>>> 27a7ed9 (Words have times and confidences, in transcribe and in serve)
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
         head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
@@ -107,7 +114,7 @@ def transcribe(
         timestamps,
         model_options(language, prompt, ranks, head),
     )
-    options = TranscribeOptions(batch_seconds, batch_size, baseline)
+    options = TranscribeOptions(batch_seconds, batch_size, baseline, words)
     files, failed = find_audio(audio), 0
     several = len(files) > 1
     with ExitStack() as held:

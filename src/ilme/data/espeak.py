@@ -13,13 +13,14 @@ import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError, MissingExtraError
 
-__all__ = ["ACCENTS", "RATE_HZ", "Voice", "speak", "variants"]
+__all__ = ["ACCENTS", "RATE_HZ", "Voice", "speak", "speak_timed", "variants"]
 
 RATE_HZ = 22_050  # what the library makes
 
@@ -39,7 +40,25 @@ _NOT_HUMAN = ("robosoft", "klatt", "whisper", "anikaRobot", "UniRobot", "Demonic
 
 _SYNCHRONOUS, _DO_NOT_EXIT, _UTF8, _BY_CHARACTER = 2, 0x8000, 1, 1
 _SPEED, _PITCH, _RANGE = 1, 3, 4
-_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+_END_OF_EVENTS, _WORD = 0, 1
+
+
+class _Event(ctypes.Structure):
+    """espeak_EVENT: what begins where in the samples."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),  # milliseconds
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", ctypes.c_char * 8),
+    )
+
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
 _one_at_a_time = threading.Lock()
 
 
@@ -92,16 +111,31 @@ def speak(text: str, voice: Voice) -> NDArray[np.int16]:
     Raises:
         BadInputError: The library has no such voice.
     """
+    return speak_timed(text, voice)[0]
+
+
+def speak_timed(text: str, voice: Voice) -> tuple[NDArray[np.int16], list[tuple[int, float]]]:
+    """The samples of `speak`, and for each word where it begins: in the text, in characters, and in seconds.
+
+    Raises:
+        BadInputError: The library has no such voice.
+    """
     path, data = _paths()
     if voice.variant and voice.variant not in _all_variants():  # the library would speak without it
         raise BadInputError(
             f"espeak-ng has no voice variant {voice.variant!r}, only {', '.join(sorted(_all_variants()))}"
         )
     chunks: list[bytes] = []
+    words: list[tuple[int, float]] = []
 
-    def collect(samples: object, count: int, _events: object) -> int:
+    def collect(samples: object, count: int, events: Any) -> int:
         if count > 0:
             chunks.append(ctypes.string_at(samples, 2 * count))  # type: ignore[arg-type]
+        place = 0
+        while events and events[place].type != _END_OF_EVENTS:
+            if events[place].type == _WORD:
+                words.append((events[place].text_position - 1, events[place].sample / RATE_HZ))
+            place += 1
         return 0
 
     callback = _Callback(collect)
@@ -125,4 +159,4 @@ def speak(text: str, voice: Voice) -> NDArray[np.int16]:
             handle = library._handle
             del library
             _ctypes.dlclose(handle)
-    return np.frombuffer(b"".join(chunks), dtype=np.int16)
+    return np.frombuffer(b"".join(chunks), dtype=np.int16), words

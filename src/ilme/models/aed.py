@@ -203,6 +203,20 @@ class AED(SpeechNetwork):
         """The output layer as vectors (…, D), a matrix (V, D) and a bias (V,), from what it reads."""
         return x, self.output.weight, self.output.bias
 
+    @torch.no_grad()
+    def attended(self, labels: Tensor, memory: Memory, seconds: float) -> tuple[Tensor, float]:
+        """Attention (U+1, T) from which labels (U,) and the end were read: y_u is read from c_{u−1}."""
+        memory = memory[:3]
+        rnn = self.rnn.zero_state(1)
+        weights, context = self.attend(self.attend.before(memory[2]), memory, rnn[0][:, -1])
+        rows = [weights[0]]
+        for previous in nn.functional.pad(labels, (1, 0), value=self.sos)[:-1]:
+            h, rnn = self.decode(previous[None], context, rnn)
+            weights, context = self.attend(weights, memory, h)
+            rows.append(weights[0])
+        frames = int((memory[2][0] == 0).sum())
+        return torch.stack(rows)[:, :frames], seconds / frames
+
     def language_parameters(self) -> dict[str, nn.Parameter]:
         """The weights that the internal LM uses, too: all but those that only audio passes through."""
         return {n: p for n, p in self.named_parameters() if not n.startswith(("encoder.", "attend.", "ctc."))}

@@ -28,8 +28,9 @@ from ilme.protocols import AttentionDecoder, CompactMemory, CTCModel, Samples, T
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.options import Options, default_options, safe_boost, with_beam
 from ilme.recogniser.packing import pack_networks
-from ilme.recogniser.transcripts import Segment, Transcript
+from ilme.recogniser.transcripts import Segment, Transcript, Word
 from ilme.recogniser.windows import Window, is_silent, stream_windows
+from ilme.recogniser.word_times import timed_words
 from ilme.runtime.formats import Format
 from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
@@ -195,6 +196,7 @@ class Recogniser:
         batch: int = 8,
         progress: Progress | None = None,
         phrases: Iterable[PhraseLike] = (),
+        words: bool = False,
     ) -> Transcript:
         """What is said in a file or an array, however long.
 
@@ -207,40 +209,52 @@ class Recogniser:
             batch: Windows that are searched at once.
             progress: Called with (seconds done, seconds in all).
             phrases: Names and terms that may be said, beside those that the recogniser has.
+            words: Also say when each word was said, and how sure it is.
         """
         expecting = self.with_phrases(phrases)
         blocks, seconds = self._blocks(audio, rate)
         segments: list[Segment] = []
         for group in _groups(stream_windows(blocks, self.rate, self.window), batch):
-            segments += [s for window in expecting.recognise(group) for s in window]
+            segments += [s for window in expecting.recognise(group, words) for s in window]
             if progress is not None:
                 progress(group[-1].end, seconds)
         return Transcript(tuple(segments), seconds, str(audio) if isinstance(audio, str | Path) else "")
 
-    def recognise(self, windows: Sequence[Window]) -> list[list[Segment]]:
-        """The segments of each window; windows may come from different recordings."""
+    def recognise(self, windows: Sequence[Window], words: bool = False) -> list[list[Segment]]:
+        """The segments of each window, with their words' times if asked for; windows may be of several recordings."""
         heard = [i for i, w in enumerate(windows) if not is_silent(w.samples)]
-        lists = self.nbest([windows[i].samples for i in heard]) if heard else []
-        best = {i: nbest[0] for i, nbest in zip(heard, lists, strict=True) if nbest}
-        return [
-            self._segments(window, best[i]) if i in best else [Segment(window.start, window.end, "")]
-            for i, window in enumerate(windows)
-        ]
+        encoded = self.encode([windows[i].samples for i in heard]) if heard else None
+        lists = [] if encoded is None else self.search(encoded, self.weights, self.options.beam)
+        found = [[Segment(window.start, window.end, "")] for window in windows]
+        for row, (i, nbest) in enumerate(zip(heard, lists, strict=True)):
+            if nbest:
+                timed = self._words(self.choose(encoded, [row]), nbest) if words and encoded is not None else []
+                found[i] = self._segments(windows[i], nbest[0], timed)
+        return found
+
+    def _words(self, encoded: Encoded, nbest: NBest) -> list[Word]:
+        """The words of one utterance, from its beginning."""
+        memory, seconds = self.memory(encoded), float(encoded.seconds[0])
+        return timed_words(self.model, memory, seconds, nbest, self.weights, self.tokenizer)
 
     def nbest(self, audio: Sequence[Samples]) -> list[NBest]:
         """The n-best list of each waveform that fits into one window."""
         return self.search(self.encode(audio), self.weights, self.options.beam)
 
-    def _segments(self, window: Window, found: Hypothesis) -> list[Segment]:
+    def _segments(self, window: Window, found: Hypothesis, words: Sequence[Word] = ()) -> list[Segment]:
         """The window's one segment; with time stamps those that the stamps make."""
         stamps = getattr(self.model, "rules", None)
-        if not isinstance(stamps, TimestampRules):
-            return [Segment(window.start, window.end, found.text, found.score, found.scores)]
-        parts = stamped_segments(list(found.tokens), stamps.first, window.end - window.start)
-        return [
-            Segment(window.start + a, window.start + b, self.tokenizer.decode(y), found.score, found.scores)
-            for a, b, y in parts
-        ]
+        parts = [(0.0, window.end - window.start, list(found.tokens))]
+        if isinstance(stamps, TimestampRules):
+            parts = stamped_segments(list(found.tokens), stamps.first, window.end - window.start)
+        moved = iter([replace(w, start=window.start + w.start, end=window.start + w.end) for w in words])
+        segments = []
+        for start, end, labels in parts:
+            text = self.tokenizer.decode(labels)
+            own = tuple(islice(moved, len(text.split())))
+            times = window.start + start, window.start + end
+            segments.append(Segment(*times, text, found.score, found.scores, own))
+        return segments
 
     def _blocks(self, audio: AudioSource, rate: int | None) -> tuple[Iterable[Samples], float]:
         """The audio at the model's rate, block by block, and how many seconds it lasts."""

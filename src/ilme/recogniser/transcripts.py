@@ -11,7 +11,23 @@ from ilme.errors import BadInputError
 from ilme.runtime.files import write_text
 from ilme.search.hypothesis import Scores
 
-__all__ = ["FORMATS", "Segment", "Transcript", "check_format", "render", "write_transcript"]
+__all__ = ["FORMATS", "Segment", "Transcript", "Word", "check_format", "render", "write_transcript"]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a segment.
+
+    Attributes:
+        start, end: In seconds from the beginning of the recording.
+        text: The word as it is written, with its punctuation.
+        confidence: The share of the n-best list that has it there, 0 to 1.
+    """
+
+    start: float
+    end: float
+    text: str
+    confidence: float
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,7 @@ class Segment:
         text: What was said.
         score: The score by which the text of its window was chosen; 0 for silence.
         scores: The unweighted parts of that score; None for silence.
+        words: Its words with their times, where these were asked for and the model can tell.
     """
 
     start: float
@@ -30,6 +47,7 @@ class Segment:
     text: str
     score: float = 0.0
     scores: Scores | None = None
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
 from ilme.serve.options import ServeOptions
-from ilme.serve.tasks import Failure, Recognise, Task
+from ilme.serve.tasks import NOTHING, Failure, Recognise, Settings, Task
 from ilme.serve.workers import WorkerDied, Workers
 from ilme.workflows.options import TranscribeOptions
 from ilme.workflows.transcribe import Job, take_batch
@@ -35,7 +35,7 @@ class Key:
     """What windows must have in common to be searched together."""
 
     name: str
-    settings: tuple[tuple[str, Any], ...]
+    settings: Settings
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ class Batcher:
         return sum(w.seconds for w in self.waiting)
 
     def submit(
-        self, name: str, job: Job, window: Window, settings: tuple[tuple[str, Any], ...] = ()
+        self, name: str, job: Job, window: Window, settings: Settings = NOTHING
     ) -> asyncio.Future[list[Segment] | Failure]:
         done: asyncio.Future[list[Segment] | Failure] = asyncio.get_running_loop().create_future()
         self.waiting.append(Waiting(Key(name, settings), job, window, done))

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ilme.recogniser.transcripts import Segment, Transcript, render
+from ilme.recogniser.transcripts import Segment, Transcript, Word, render
 
 __all__ = ["FORMATS", "GRANULARITIES", "answer", "event"]
 
@@ -59,9 +59,16 @@ def _verbose(transcript: Transcript, language: str, granularities: Sequence[str]
     spoken = [s for s in transcript.segments if s.text]
     body = {"task": "transcribe", "language": language, "duration": round(transcript.seconds, 3)}
     body["text"] = transcript.text
+    if "word" in granularities:
+        body["words"] = [_word(w) for s in spoken for w in s.words]
     if "segment" in granularities:
         body["segments"] = [_segment(number, s, temperature) for number, s in enumerate(spoken)]
     return body
+
+
+def _word(word: Word) -> dict[str, Any]:
+    """With a confidence, which OpenAI's has not."""
+    return {"word": word.text, "start": round(word.start, 3), "end": round(word.end, 3), "confidence": word.confidence}
 
 
 def _segment(number: int, segment: Segment, temperature: float) -> dict[str, Any]:

@@ -22,15 +22,14 @@ from ilme.recogniser.windows import Window, stream_windows
 from ilme.serve.batching import Pool
 from ilme.serve.metrics import Metrics
 from ilme.serve.options import ServeOptions
-from ilme.serve.tasks import About, Describe, Failure, Task
+from ilme.serve.tasks import NOTHING, About, Describe, Failure, Settings, Task
 from ilme.serve.workers import ProcessWorker, ThreadWorker
 from ilme.workflows.transcribe import Job
 
-__all__ = ["Busy", "Recording", "RequestError", "Service", "Settings"]
+__all__ = ["Busy", "Recording", "RequestError", "Service"]
 
 READERS = 4  # threads that read uploads
 Result = TypeVar("Result")
-Settings = tuple[tuple[str, Any], ...]  # what a request asks for beside its domain, as (name, value)
 
 
 class RequestError(IlmeError):
@@ -72,7 +71,7 @@ class Recording:
 
     name: str
     stream: AudioStream
-    settings: Settings = ()
+    settings: Settings = NOTHING
 
     @property
     def seconds(self) -> float:
@@ -176,7 +175,7 @@ class Service:
         finally:
             self.under_way -= 1
 
-    async def open(self, path: Path, title: str, name: str, settings: Settings = ()) -> Recording:
+    async def open(self, path: Path, title: str, name: str, settings: Settings = NOTHING) -> Recording:
         """Opens an upload for a domain; an error says what is wrong with it.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ilme.recogniser.recogniser import Recogniser
@@ -12,7 +12,7 @@ from ilme.recogniser.windows import Window
 from ilme.serve.voice import VoiceActivity
 from ilme.workflows.transcribe import Job, recognise_windows
 
-__all__ = ["About", "Describe", "Failure", "Recognise", "Shelf", "Task"]
+__all__ = ["NOTHING", "About", "Describe", "Failure", "Recognise", "Settings", "Shelf", "Task"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,22 @@ class About:
     lm: float
     subtracted: float
     length: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a request may ask of the search.
+
+    Attributes:
+        phrases: Names and terms to listen for.
+        words: Whether words get times and confidences.
+    """
+
+    phrases: tuple[str, ...] = ()
+    words: bool = False
+
+
+NOTHING = Settings()  # was asked for
 
 
 class Shelf:
@@ -104,18 +120,19 @@ class Recognise:
     Attributes:
         name, job: The domain.
         windows: What is to be heard.
-        settings: What was asked for, such as phrases; the same for all of them.
+        settings: What was asked for; the same for all of them.
     """
 
     name: str
     job: Job
     windows: Sequence[Window]
-    settings: tuple[tuple[str, Any], ...] = field(default=())
+    settings: Settings = NOTHING
 
     def run(self, shelf: Shelf) -> list[list[Segment] | Failure]:
         recogniser = shelf.recogniser(self.name, self.job)
         spoken = [w for w in self.windows if shelf.is_spoken(w, recogniser.rate)]
-        found = dict(zip(map(id, spoken), recognise_windows(recogniser, spoken) if spoken else (), strict=True))
+        results = recognise_windows(recogniser, spoken, words=self.settings.words) if spoken else ()
+        found = dict(zip(map(id, spoken), results, strict=True))
         return [self._result(window, found.get(id(window))) for window in self.windows]
 
     @staticmethod

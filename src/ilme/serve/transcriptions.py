@@ -18,12 +18,12 @@ from ilme.errors import IlmeError
 from ilme.recogniser.transcripts import Segment, Transcript
 from ilme.serve.formats import FORMATS, GRANULARITIES, answer, event
 from ilme.serve.guard import error_body
-from ilme.serve.service import Recording, RequestError, Service, Settings
+from ilme.serve.service import Recording, RequestError, Service
+from ilme.serve.tasks import Settings
 from ilme.serve.uploads import on_disk
 
 __all__ = ["Asked", "complete", "streamed"]
 
-PHRASES = 5000  # of a request, most
 log = logging.getLogger("ilme.serve")
 
 
@@ -78,7 +78,7 @@ class Asked:
             stream=_text(form, "stream").lower() in ("true", "1"),
             language=_text(form, "language").lower(),
             temperature=_temperature(_text(form, "temperature")),
-            settings=_settings(form),
+            settings=Settings(_phrases(form), "word" in wanted),
         )
 
     @property
@@ -111,16 +111,13 @@ def _temperature(text: str) -> float:
     return value
 
 
-def _settings(form: FormData) -> Settings:
-    """What changes the search: the phrases to listen for, one in a line or as a list."""
-    phrases: list[str] = []
-    for key in (*_both("hotwords"), *_both("keywords")):
-        for value in form.getlist(key):
-            phrases += [p for line in str(value).splitlines() for p in line.split(",")]
-    phrases = [p.strip() for p in phrases if p.strip()]
-    if len(phrases) > PHRASES:
-        raise RequestError(f"at most {PHRASES} hotwords are taken, not {len(phrases)}", 400, "hotwords")
-    return (("phrases", tuple(dict.fromkeys(phrases))),) if phrases else ()
+def _phrases(form: FormData) -> tuple[str, ...]:
+    """Names and terms to listen for: fields `hotwords` or `keywords`, with commas or one in a line."""
+    given = [str(value) for key in (*_both("hotwords"), *_both("keywords")) for value in form.getlist(key)]
+    phrases = [p.strip() for value in given for line in value.splitlines() for p in line.split(",") if p.strip()]
+    if phrases:
+        raise RequestError("this version cannot listen for hotwords", 400, "hotwords")
+    return tuple(dict.fromkeys(phrases))
 
 
 async def complete(service: Service, asked: Asked, path: Path) -> Response:

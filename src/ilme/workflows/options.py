@@ -77,11 +77,13 @@ class TranscribeOptions:
         batch_seconds: Seconds of audio that are searched at once.
         batch_size: Most windows that are searched at once.
         baseline: Also transcribe with the model as it is, without LM and internal LM.
+        words: Also say when each word was said, and how sure it is; JSON holds that.
     """
 
     batch_seconds: float = 240.0
     batch_size: int = 16
     baseline: bool = False
+    words: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.batch_seconds < math.inf or self.batch_size < 1:

@@ -170,7 +170,7 @@ def transcribe_files(
     open_files = [_OpenFile(file) for file in files]
     done = 0.0
     for batch in _batches(recogniser, open_files, options):
-        found = recognise_windows(recogniser, [part.window for part in batch], options.baseline)
+        found = recognise_windows(recogniser, [part.window for part in batch], options.baseline, options.words)
         for part, segments in zip(batch, found, strict=True):
             part.file.add(part.place, segments)
             done += part.window.end - part.window.start
@@ -278,20 +278,20 @@ def _length(part: _Part) -> float:
 
 
 def recognise_windows(
-    recogniser: Recogniser, windows: Sequence[Window], baseline: bool = False
+    recogniser: Recogniser, windows: Sequence[Window], baseline: bool = False, words: bool = False
 ) -> list[tuple[list[Segment], list[Segment] | None] | str]:
     """The segments of each window, with fusion and without; a message in place of those that cannot be searched.
 
     If a batch fails, its windows are tried one by one, so that one odd recording fails alone.
     """
     try:
-        fused = recogniser.recognise(windows)
-        plain = recogniser.without_fusion().recognise(windows) if baseline else [None] * len(windows)
+        fused = recogniser.recognise(windows, words)
+        plain = recogniser.without_fusion().recognise(windows, words) if baseline else [None] * len(windows)
         return list(zip(fused, plain, strict=True))
     except (IlmeError, RuntimeError, ValueError, IndexError) as error:
         if len(windows) == 1:
             return [f"it could not be recognised: {error}"]
-        return [found for window in windows for found in recognise_windows(recogniser, [window], baseline)]
+        return [found for window in windows for found in recognise_windows(recogniser, [window], baseline, words)]
 
 
 def _finished(files: Sequence[_OpenFile]) -> Iterator[Outcome]:
@@ -363,6 +363,8 @@ class Output:
         self.folder, self.formats, self.overwrite = folder, tuple(formats), overwrite
         self.baseline = options.baseline
         about = {**description, "formats": sorted(formats), "baseline": options.baseline}
+        if options.words:  # journals of runs without them stay as they were
+            about["words"] = True
         self.journal = folder / JOURNAL / f"{identity(about)}-{rank:04d}.jsonl"
         self.about, self.rank = about, rank
         self._held, self._stream = ExitStack(), cast("FileIO | None", None)
