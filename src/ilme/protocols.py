@@ -39,6 +39,7 @@ __all__ = [
     "SharedPrediction",
     "SharedStep",
     "SpeechModel",
+    "StreamingEncoder",
     "TokenScorer",
     "Transducer",
 ]
@@ -210,6 +211,26 @@ class AttendsFrames(Protocol):
 
         The memory is of one utterance that lasts `seconds`; T are the frames that hold audio.
         """
+        ...
+
+
+@runtime_checkable
+class StreamingEncoder(Protocol):
+    """A transducer whose audio can be searched as it comes.
+
+    Attributes:
+        streams: Whether this one's can; networks of one class may read in one direction or in both.
+        frontend: How audio becomes features (`ilme.data.features.FrontendConfig`).
+    """
+
+    @property
+    def streams(self) -> bool: ...
+
+    @property
+    def frontend(self) -> Any: ...
+
+    def encode_on(self, features: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+        """Acoustic terms (1, T', J) of the next features (1, T, D) after `state`, which is None at the beginning."""
         ...
 
 

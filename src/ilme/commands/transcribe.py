@@ -69,12 +69,8 @@ def transcribe(
         baseline: Also write what the model makes of it without the domain, as NAME.baseline.
         overwrite: Replace transcripts that another run wrote.
         timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
-<<<<<<< HEAD
-        language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
-=======
         words: Also say when each word was said, and how sure it is; --formats json holds that.
-        language: Language of multilingual models.
->>>>>>> 27a7ed9 (Words have times and confidences, in transcribe and in serve)
+        language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
         head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.

@@ -207,15 +207,13 @@ class AED(SpeechNetwork):
     def attended(self, labels: Tensor, memory: Memory, seconds: float) -> tuple[Tensor, float]:
         """Attention (U+1, T) from which labels (U,) and the end were read: y_u is read from c_{u−1}."""
         memory = memory[:3]
-        rnn = self.rnn.zero_state(1)
-        weights, context = self.attend(self.attend.before(memory[2]), memory, rnn[0][:, -1])
-        rows = [weights[0]]
-        for previous in nn.functional.pad(labels, (1, 0), value=self.sos)[:-1]:
-            h, rnn = self.decode(previous[None], context, rnn)
-            weights, context = self.attend(weights, memory, h)
-            rows.append(weights[0])
+        _, state = self.start(memory)
+        rows = [self.first_look(memory)[0][0], state[1][0]]
+        for previous in labels[:-1]:
+            _, state = self.step(previous[None], state, memory)
+            rows.append(state[1][0])
         frames = int((memory[2][0] == 0).sum())
-        return torch.stack(rows)[:, :frames], seconds / frames
+        return torch.stack(rows)[: len(labels) + 1, :frames], seconds / frames
 
     def language_parameters(self) -> dict[str, nn.Parameter]:
         """The weights that the internal LM uses, too: all but those that only audio passes through."""

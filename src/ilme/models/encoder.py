@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ilme.errors import BadInputError
 from ilme.models.lstm import ALIGNED, padded_weights, start_deep
 from ilme.models.whisper_encoder import WhisperConfig, WhisperEncoder
+from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["EncoderConfig", "LSTMEncoder", "ctc_blank", "ctc_layer"]
@@ -120,6 +121,33 @@ class LSTMEncoder(nn.Module):
                 x, lengths = _reduce_time(x, lengths, self.config)
         return x, lengths
 
+    @property
+    def streams(self) -> bool:
+        """Whether it reads on without knowing what follows: LSTM layers in one direction."""
+        return not self.config.bidirectional and self.whisper is None
+
+    def read_on(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+        """The next frames (1, T, features) of an utterance, after `state` (None at its beginning): (1, T', outputs).
+
+        All that `read_on` gives, one after the other, is what `forward` gives for the whole utterance. Frames that wait
+        for others of their group stay in the state; after the `last` ones their group is filled with zeros.
+        """
+        if not self.streams:
+            raise BadInputError("this encoder reads an utterance from both ends; it cannot read on as audio comes")
+        rest, layers = (x.new_zeros(1, 0, 0), [None] * len(self.blocks)) if state is None else state
+        reduce_at = self.config.reduce_after if self.config.time_reduction > 1 else -1
+        carried, done = [], 0
+        for block, before in zip(self.blocks, layers, strict=True):
+            x, after = block.read_on(x, before)  # type: ignore[operator]
+            carried.append(after)
+            done += int(block.count)  # type: ignore[arg-type]
+            if done == reduce_at:
+                x = torch.cat([rest, x], 1) if rest.shape[1] else x
+                whole = x.shape[1] if last else x.shape[1] // self.config.time_reduction * self.config.time_reduction
+                x, rest = x[:, :whole], x[:, whole:]
+                x, _ = _reduce_time(x, torch.tensor([x.shape[1]], device=x.device), self.config)
+        return x, (rest, carried)
+
 
 def ctc_blank(tokens: Tokens) -> int:
     """CTC's blank: <eos> where there is none, which no transcript holds either."""
@@ -166,6 +194,7 @@ class _Block(nn.Module):
         )
         wide = config.hidden * (2 if config.bidirectional else 1)
         self.project = _projection(wide, config.projection)
+        self.outputs = config.projection or wide
         start_deep(self.lstm, max(0, SHALLOW - below))
         if config.projection and below >= SHALLOW:
             _start_as_mean(self.project[0], config.hidden)  # type: ignore[index]
@@ -184,6 +213,13 @@ class _Block(nn.Module):
         else:
             x, _ = self.lstm(x)
         return self.project(x)  # type: ignore[no-any-return]
+
+    def read_on(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """The same layers over what comes next; no frame changes nothing."""
+        if not x.shape[1]:
+            return x.new_zeros(len(x), 0, self.outputs), state
+        y, after = self.lstm(x, state)
+        return self.project(y), after
 
 
 def both_ways(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:

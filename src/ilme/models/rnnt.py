@@ -114,6 +114,17 @@ class RNNT(SpeechNetwork):
         h, lengths = self.encoder(features, lengths)
         return self.encoder_head(h), lengths
 
+    @property
+    def streams(self) -> bool:
+        """Whether audio can be searched as it comes: the encoder reads in one direction, and so does the frontend."""
+        own = self._frontend
+        return self.encoder.streams and own is not None and own.kind == "kaldi" and own.normalisation != "utterance"
+
+    def encode_on(self, features: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+        """f_t of the next frames of an utterance: (1, T, features) to (1, T', J), and what comes after them needs."""
+        h, state = self.encoder.read_on(features, state, last)
+        return self.encoder_head(h), state
+
     def start(self, n: int) -> tuple[Tensor, State]:
         """g_0 (n, J), of the empty sequence."""
         h, state = self.predictor.start(n)
