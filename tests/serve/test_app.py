@@ -114,7 +114,7 @@ def test_models_are_the_domains(client: openai.OpenAI) -> None:
         ({"temperature": "hot"}, 400, "temperature"),
         ({"temperature": "3"}, 400, "temperature"),
         ({"language": "fi"}, 400, "language"),
-        ({"hotwords": "Ishmael"}, 400, "hotwords"),
+        ({"hotwords": "a," * 20_001}, 400, "hotwords"),
     ],
 )
 def test_wrong_fields_are_named(fields: dict, status: int, param: str | None, server: Running, wave: Path) -> None:
@@ -122,6 +122,12 @@ def test_wrong_fields_are_named(fields: dict, status: int, param: str | None, se
     assert found.status_code == status
     error = found.json()["error"]
     assert error["param"] == param and error["message"] and error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("field", ["hotwords", "keywords[]"])
+def test_hotwords_are_the_phrases_of_transcribe(field: str, server: Running, models: Path, wave: Path) -> None:
+    ours = load_domain(models / "sea").transcribe(wave, phrases=["whale", "calm sea"])
+    assert post(server, wave, **{field: "whale,calm sea"}).json()["text"] == ours.text
 
 
 def test_silence_gives_no_text(server: Running, tmp_path: Path) -> None:

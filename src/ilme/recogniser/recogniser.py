@@ -298,8 +298,7 @@ class Recogniser:
             weights: The fusion weights; the recogniser's own if not given.
             beam: Of the search; the options' own if not given.
         """
-        chosen = self.weights if weights is None else weights
-        fusion = Fusion(self.lm, self.subtracted, chosen, self.background, self.phrases)
+        fusion = self.fusion(self.weights if weights is None else weights)
         options = with_beam(self.options, beam or self.options.beam)
         most = getattr(self.model, "max_labels", UNLIMITED)
         limits = torch.tensor(
@@ -320,6 +319,10 @@ class Recogniser:
         if isinstance(options, CTCOptions):
             return CTCSearch(self.model, fusion, options)
         return TransducerSearch(self.model, fusion, options)
+
+    def fusion(self, weights: FusionWeights) -> Fusion:
+        """What a search adds and subtracts, with these weights."""
+        return Fusion(self.lm, self.subtracted, weights, self.background, self.phrases)
 
     def choose(self, encoded: Encoded, rows: Sequence[int]) -> Encoded:
         """The part of what `encode` gave that belongs to these utterances."""

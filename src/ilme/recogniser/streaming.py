@@ -16,7 +16,6 @@ import torch
 from ilme.data.audio import Samples
 from ilme.data.features import Frontend
 from ilme.errors import BadInputError
-from ilme.fusion import Fusion
 from ilme.protocols import StreamingEncoder
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.state import State
@@ -44,7 +43,7 @@ class SpeechStream:
             raise BadInputError("this model hears an utterance as a whole; only transducers that read in one direction "
                                 "stream")  # fmt: skip
         self.recogniser, self.model = recogniser, recogniser.model
-        fusion = Fusion(recogniser.lm, recogniser.subtracted, recogniser.weights)
+        fusion = recogniser.fusion(recogniser.weights)
         self._search = TransducerSearch(self.model, fusion, recogniser.options).stream(1)
         self._config = self.model.frontend
         self._frontend = Frontend(self._config, self.model.device)

@@ -129,7 +129,7 @@ class Recognise:
     settings: Settings = NOTHING
 
     def run(self, shelf: Shelf) -> list[list[Segment] | Failure]:
-        recogniser = shelf.recogniser(self.name, self.job)
+        recogniser = shelf.recogniser(self.name, self.job).with_phrases(self.settings.phrases)
         spoken = [w for w in self.windows if shelf.is_spoken(w, recogniser.rate)]
         results = recognise_windows(recogniser, spoken, words=self.settings.words) if spoken else ()
         found = dict(zip(map(id, spoken), results, strict=True))
