@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,14 +223,20 @@ class Recogniser:
     def recognise(self, windows: Sequence[Window], words: bool = False) -> list[list[Segment]]:
         """The segments of each window, with their words' times if asked for; windows may be of several recordings."""
         heard = [i for i, w in enumerate(windows) if not is_silent(w.samples)]
-        encoded = self.encode([windows[i].samples for i in heard]) if heard else None
-        lists = [] if encoded is None else self.search(encoded, self.weights, self.options.beam)
+        audio = [windows[i].samples for i in heard]
+        lists, timed = self.nbest_with_words(audio) if words and heard else (self.nbest(audio) if heard else [], [])
         found = [[Segment(window.start, window.end, "")] for window in windows]
-        for row, (i, nbest) in enumerate(zip(heard, lists, strict=True)):
+        for i, nbest, own in zip_longest(heard, lists, timed, fillvalue=()):
             if nbest:
-                timed = self._words(self.choose(encoded, [row]), nbest) if words and encoded is not None else []
-                found[i] = self._segments(windows[i], nbest[0], timed)
+                found[i] = self._segments(windows[i], nbest[0], own)
         return found
+
+    def nbest_with_words(self, audio: Sequence[Samples]) -> tuple[list[NBest], list[list[Word]]]:
+        """The n-best list of each waveform, and the words of its first hypothesis, from the waveform's beginning."""
+        encoded = self.encode(audio)
+        lists = self.search(encoded, self.weights, self.options.beam)
+        timed = [self._words(self.choose(encoded, [row]), nbest) if nbest else [] for row, nbest in enumerate(lists)]
+        return lists, timed
 
     def _words(self, encoded: Encoded, nbest: NBest) -> list[Word]:
         """The words of one utterance, from its beginning."""
