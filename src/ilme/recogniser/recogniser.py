@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,9 +224,9 @@ class Recogniser:
         """The segments of each window, with their words' times if asked for; windows may be of several recordings."""
         heard = [i for i, w in enumerate(windows) if not is_silent(w.samples)]
         audio = [windows[i].samples for i in heard]
-        lists, timed = self.nbest_with_words(audio) if words and heard else (self.nbest(audio) if heard else [], [])
+        lists, timed = self.nbest_with_words(audio) if words and heard else (self.nbest(audio) if heard else [], None)
         found = [[Segment(window.start, window.end, "")] for window in windows]
-        for i, nbest, own in zip_longest(heard, lists, timed, fillvalue=()):
+        for i, nbest, own in zip(heard, lists, timed or [[] for _ in heard], strict=True):
             if nbest:
                 found[i] = self._segments(windows[i], nbest[0], own)
         return found
