@@ -250,15 +250,14 @@ class Recogniser:
     def _segments(self, window: Window, found: Hypothesis, words: Sequence[Word] = ()) -> list[Segment]:
         """The window's one segment; with time stamps those that the stamps make."""
         stamps = getattr(self.model, "rules", None)
-        parts = [(0.0, window.end - window.start, list(found.tokens))]
-        if isinstance(stamps, TimestampRules):
-            parts = stamped_segments(list(found.tokens), stamps.first, window.end - window.start)
-        moved = iter([replace(w, start=window.start + w.start, end=window.start + w.end) for w in words])
-        segments = []
-        for start, end, labels in parts:
+        moved = [replace(w, start=window.start + w.start, end=window.start + w.end) for w in words]
+        if not isinstance(stamps, TimestampRules):
+            return [Segment(window.start, window.end, found.text, found.score, found.scores, tuple(moved))]
+        left, segments = iter(moved), []
+        for start, end, labels in stamped_segments(list(found.tokens), stamps.first, window.end - window.start):
             text = self.tokenizer.decode(labels)
-            own = tuple(islice(moved, len(text.split())))
             times = window.start + start, window.start + end
+            own = tuple(islice(left, len(text.split())))
             segments.append(Segment(*times, text, found.score, found.scores, own))
         return segments
 
