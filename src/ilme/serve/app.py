@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ilme.errors import MissingExtraError
 
 try:
-    from fastapi import FastAPI, Request, Response
+    from fastapi import FastAPI, Request, Response, WebSocket
     from fastapi.middleware.cors import CORSMiddleware
     from fastapi.responses import JSONResponse
     from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ except ImportError as error:
 
 from ilme.serve.guard import Guard, error_body
 from ilme.serve.metrics import CONTENT_TYPE
+from ilme.serve.realtime import realtime
 from ilme.serve.service import RequestError, Service
 from ilme.serve.transcriptions import Asked, complete, streamed
 from ilme.serve.uploads import on_disk, read_form
@@ -51,6 +52,11 @@ def create_app(service: Service, *, key: str = "", origins: Sequence[str] = ()) 
     _add_errors(app)
     _add_state(app, service)
     _add_transcriptions(app, service)
+
+    @app.websocket("/v1/realtime")
+    async def live(socket: WebSocket) -> None:
+        await realtime(socket, service)
+
     paths = [route.path for route in app.routes if hasattr(route, "path")]
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ilme.serve.metrics import Metrics
 
-__all__ = ["CSP", "Guard", "error_body"]
+__all__ = ["CSP", "SUBPROTOCOL", "Guard", "error_body"]
 
 OPEN = ("/health", "/ready", "/", "/page/")  # what needs no key; "/page/" with all below it
 CSP = (

@@ -97,14 +97,16 @@ class Service:
         self.metrics = Metrics()
         self.under_way = 0
         make = ProcessWorker if workers else ThreadWorker
-        self._make_pool: Callable[[], Pool] = lambda: Pool(
+        self._make_pool: Callable[[int], Pool] = lambda count: Pool(
             partial(make, self.options.voice_activity),
-            max(1, workers),
+            count,
             self.options,
             self.metrics.batch_done,
             self.metrics.workers_died.inc,
         )
+        self.workers = max(1, workers)
         self.pool: Pool | None = None
+        self._streams: Pool | None = None  # a worker that no batch holds up
         self._readers = ThreadPoolExecutor(READERS, "ilme-reader")
         self._loading: asyncio.Task[None] | None = None
 
@@ -112,7 +114,7 @@ class Service:
 
     async def start(self) -> None:
         """Starts the workers; domains are loaded in the background."""
-        self.pool = self._make_pool()
+        self.pool = self._make_pool(self.workers)
         self.pool.start()
         self.metrics.watch(self)
         self._loading = asyncio.create_task(self._load_all())
@@ -136,8 +138,9 @@ class Service:
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
-        if self.pool is not None:
-            await self.pool.close()
+        for pool in (self.pool, self._streams):
+            if pool is not None:
+                await pool.close()
         self._readers.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -148,6 +151,12 @@ class Service:
         if self.pool is None:
             raise RequestError("the service has not started", 503)
         return await self.pool.run(task)
+
+    async def run_stream(self, task: Task) -> Any:
+        """What a task of a realtime stream gives; its worker starts with the first of them."""
+        if self._streams is None:
+            self._streams = self._make_pool(1)
+        return await self._streams.run(task)
 
     def domain(self, name: str) -> str:
         """The domain of that name; an empty name is the first one's."""
@@ -212,7 +221,7 @@ class Service:
         try:
             while True:
                 while len(ahead) < most and (window := await self._read(next, windows, None)) is not None:
-                    ahead.append(self.submit(recording, window))
+                    ahead.append(self.submit(recording.name, window, recording.settings))
                 if not ahead:
                     return
                 found = await ahead[0]
@@ -224,10 +233,13 @@ class Service:
             for future in ahead:
                 future.cancel()
 
-    def submit(self, recording: Recording, window: Window) -> asyncio.Future[list[Segment] | Failure]:
+    def submit(
+        self, name: str, window: Window, settings: Settings = NOTHING
+    ) -> asyncio.Future[list[Segment] | Failure]:
+        """One window for a domain, to be searched with others."""
         if self.pool is None:
             raise RequestError("the service has not started", 503)
-        return self.pool.batcher.submit(recording.name, self.jobs[recording.name], window, recording.settings)
+        return self.pool.batcher.submit(name, self.jobs[name], window, settings)
 
     async def _read(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Reads in a thread: a slow disk, or a file of hours, holds nobody up."""

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ilme.data.audio import Samples
 from ilme.recogniser.recogniser import Recogniser
+from ilme.recogniser.streaming import SpeechStream, can_stream
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
 from ilme.serve.voice import VoiceActivity
 from ilme.workflows.transcribe import Job, recognise_windows
 
-__all__ = ["NOTHING", "About", "Describe", "Failure", "Recognise", "Settings", "Shelf", "Task"]
+__all__ = ["NOTHING", "About", "Describe", "Failure", "Hear", "Recognise", "Settings", "Shelf", "Task"]
+
+
+KEPT = 256  # turns whose clients may have left
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class About:
         window: Seconds that it takes at once.
         language: That it writes.
         lm, subtracted, length: The fusion weights.
+        streams: Whether it can hear on as audio comes.
     """
 
     kind: str
@@ -45,6 +51,7 @@ class About:
     lm: float
     subtracted: float
     length: float
+    streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,13 @@ class Shelf:
             known = self._loaded[name] = job, job.load()
         return known[1]
 
+    def keep(self, name: str, what: Any) -> None:
+        """Keeps something for the next task; what nobody asked for longest goes when there is too much."""
+        self.kept.pop(name, None)
+        self.kept[name] = what
+        while len(self.kept) > KEPT:
+            self.kept.pop(next(iter(self.kept)))
+
     def is_spoken(self, window: Window, rate: int) -> bool:
         return self.voice is None or self.voice.is_spoken(window.samples, rate)
 
@@ -110,6 +124,7 @@ class Describe:
             lm=weights.lm,
             subtracted=weights.subtracted,
             length=weights.length,
+            streams=can_stream(recogniser),
         )
 
 
@@ -140,3 +155,38 @@ class Recognise:
         if found is None:
             return [Segment(window.start, window.end, "")]
         return Failure(found) if isinstance(found, str) else found[0]
+
+
+@dataclass(frozen=True)
+class Hear:
+    """The next samples of a turn, by a model that streams: its text so far, or None if its beginning is not known.
+
+    Attributes:
+        turn: The turn's name.
+        name, job: The domain.
+        samples: What comes next, at the model's rate.
+        start: How many samples came before.
+        last: Whether the turn ends with them.
+        settings: What was asked for.
+    """
+
+    turn: str
+    name: str
+    job: Job
+    samples: Samples
+    start: int
+    last: bool
+    settings: Settings = NOTHING
+
+    def run(self, shelf: Shelf) -> str | None:
+        stream = shelf.kept.get(self.turn)
+        if not self.start:
+            stream = SpeechStream(shelf.recogniser(self.name, self.job).with_phrases(self.settings.phrases))
+        if stream is None or stream.samples != self.start:
+            return None
+        shelf.keep(self.turn, stream)
+        text = str(stream.feed(self.samples))
+        if not self.last:
+            return text
+        del shelf.kept[self.turn]
+        return str(stream.finish()[0].text)
