@@ -31,6 +31,7 @@ SUBSTITUTES = {";": ",", ":": ",", "—": ", ", "–": ", ", "--": ", ", "…": 
 QUOTES = re.compile("[\"“”„«»‟]|``|''")
 LOOSE_QUOTE = re.compile(r"(?<!\w)'(?=[A-Z])|(?<=[.!?,])'(?=\s|$)")
 GOES_ON = (",", ";", ":")  # a text that ends so is no utterance
+WORDS = 9.0  # of a line, on average
 RUNNING = 1.5  # sentences to a line: where lines hold more, they are paragraphs, not utterances that stand alone
 BRACKETED = re.compile(r"\[[^\]]{0,80}\]")
 FIRST_PERSON = re.compile(r"\bi(?=$|[\s,.!?]|'(?:m|ll|ve|d|s)\b)")
@@ -150,7 +151,8 @@ def domain_lines(
     evaluation: Iterable[str] = (),
     cased: bool = True,
     encode: Callable[[str], list[int]] | None = None,
-    words: float = 9.0,
+    words: float = WORDS,
+    joined: float = 0.0,
     overlap: int = 8,
     seed: int = 0,
 ) -> PreparedText:
@@ -163,13 +165,15 @@ def domain_lines(
         cased: Whether the model writes case and punctuation, so that text without them is given both.
         encode: The model's tokenizer, which tells the names among the words; without it no name gets its capital.
         words: Mean length that neighbouring sentences are joined to; lines that stand alone are not.
+        joined: Mean length that neighbours of every text are joined to, also of lines that stand alone, for speech that
+            is cut into long windows: an end is then an end of speech. 0: as `words` says.
         overlap: Words in the n-gram that counts as overlap.
         seed: Of the lengths.
     """
     never = list(never)
     exclusion = Exclusion.from_texts(evaluation, overlap)
     problems: list[str] = []
-    lines: list[str] = []
+    runs: list[tuple[list[str], bool]] = []  # neighbouring sentences, and whether each stands alone
     excluded = 0
     for source in sources(expand(list(patterns)), lambda name, reason: problems.append(f"{name}: {reason}")):
         head = list(itertools.islice(source.lines, 4000))
@@ -181,14 +185,24 @@ def domain_lines(
             excluded += run is None
             if run is not None:
                 cleaned = [c for c in (clean(s, never) for s in run) if any(x.isalnum() for x in c)]
-                lines += cleaned if alone else group(cleaned, words, seed + len(lines))
+                runs.append((cleaned, alone))
+    recased = False
+    if joined:  # each sentence has its own case and mark before they stand in one line
+        recased = cased and needs_recasing([s for run, _ in runs for s in run] or [""])
+        runs = [(_recased(run, encode) if recased else run, False) for run, _ in runs]
+    lines: list[str] = []
+    for run, alone in runs:
+        lines += run if alone else group(run, joined or words, seed + len(lines))
     if not lines:
         raise BadInputError(f"the text holds no sentence{': ' + problems[0] if problems else ''}")
-    recased = cased and needs_recasing(lines)
-    if recased:
-        names = names_of(lines, encode) if encode is not None else set()
-        lines = [recase(line, names) for line in lines]
+    if not joined and cased and needs_recasing(lines):
+        lines, recased = _recased(lines, encode), True
     return PreparedText(lines, sum(len(line.split()) for line in lines), excluded, recased, tuple(problems))
+
+
+def _recased(lines: Sequence[str], encode: Callable[[str], list[int]] | None) -> list[str]:
+    names = names_of(lines, encode) if encode is not None else set()
+    return [recase(line, names) for line in lines]
 
 
 def _runs(sentences: list[str], exclusion: Exclusion) -> Iterator[list[str] | None]:

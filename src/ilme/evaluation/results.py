@@ -153,6 +153,7 @@ class Results:
             "lambda_t": system.weights.lm,
             "mu": system.weights.subtracted,
             "length_reward": system.weights.length,
+            "background": system.weights.background,
             "kappa": system.weights.phrases,
             "dev_wer": system.dev_wer,
             "test_wer": round(total.rate, 4),
@@ -224,7 +225,9 @@ def _system(row: Mapping[str, Any], data: Mapping[str, Any]) -> System:
         **{field: row[field] for field in ("model", "method", "dev_wer", "parameters", "seconds", "beam")},
         "oracle_wer": row["oracle_wer"],
         "search_errors": row.get("search_errors"),
-        "weights": FusionWeights(row["lambda_t"], row["mu"], row["length_reward"], phrases=row.get("kappa", 0.0)),
+        "weights": FusionWeights(
+            row["lambda_t"], row["mu"], row["length_reward"], row.get("background", 0.0), phrases=row.get("kappa", 0.0)
+        ),
         "hypotheses": hypotheses,
         "details": data.get("details", {}).get(name, {}),
         "tuning": None if tuning is None else TuningResult.from_json(tuning),

@@ -178,6 +178,7 @@ def _write(bundle: Bundle) -> None:
             "lambda_t": s.weights.lm,
             "mu": s.weights.subtracted,
             "length_reward": s.weights.length,
+            "background": s.weights.background,
             "dev_wer": s.dev_wer,
             "test_wer": s.test_wer,
         }

@@ -208,7 +208,8 @@ def _say_step(study: Study, model: str, method: str, step: TuningStep) -> None:
 
 
 def _weights(weights: FusionWeights) -> str:
-    return f"λ {weights.lm:.3f}, μ {weights.subtracted:.3f}, β {weights.length:.2f}"
+    share = f", ε {weights.background:g}" if weights.background else ""
+    return f"λ {weights.lm:.3f}, μ {weights.subtracted:.3f}, β {weights.length:.2f}{share}"
 
 
 def _test(study: Study, config: StudyConfig, model: str, setting: Setting) -> dict[str, Any]:

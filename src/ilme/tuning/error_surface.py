@@ -33,9 +33,10 @@ def as_vector(weights: FusionWeights) -> Array:
     return np.array([weights.lm, weights.subtracted, weights.length], dtype=float)
 
 
-def as_weights(vector: Array) -> FusionWeights:
+def as_weights(vector: Array, share: float = 0.0) -> FusionWeights:
+    """Weights of (λ_T, μ, β) and ε, which is nothing where nothing is subtracted."""
     lm, subtracted, length = (float(x) for x in vector)
-    return FusionWeights(lm=lm, subtracted=subtracted, length=length)
+    return FusionWeights(lm=lm, subtracted=subtracted, length=length, background=share if subtracted else 0.0)
 
 
 @dataclass(frozen=True)

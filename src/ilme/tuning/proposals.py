@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ilme.tuning.error_surface import Array, CandidateLists, stack_lists
-from ilme.tuning.weight_search import Objective, Surcharge, WeightSpace, search_weights
+from ilme.tuning.weight_search import Objective, Optimum, Surcharge, WeightSpace, search_weights
 
 __all__ = ["APART", "Proposer", "TriedPoint", "overreached", "overreaches", "room", "within"]
 
@@ -83,7 +83,12 @@ class Proposer:
     seed: int
 
     def next(self, merged: CandidateLists, tried: Sequence[TriedPoint]) -> Array | None:
-        """Where to decode next, after at least one decode; None if there is nothing else to try.
+        """Where to decode next, after at least one decode; None if there is nothing else to try."""
+        found = self.propose(merged, tried)
+        return None if found is None else found.vector
+
+    def propose(self, merged: CandidateLists, tried: Sequence[TriedPoint]) -> Optimum | None:
+        """Where to decode next, and the errors that the lists promise at their optimum.
 
         Args:
             merged: The hypotheses of all decodes that did not overreach.
@@ -121,7 +126,8 @@ class Proposer:
         vector = found.vector
         if len(tried) == 1 and left:
             vector = beyond(vector, centre, near)
-        return np.asarray(np.clip(np.round(vector, _DECIMALS), self.space.low, self.space.high))
+        rounded = np.asarray(np.clip(np.round(vector, _DECIMALS), self.space.low, self.space.high))
+        return Optimum(rounded, found.objective)
 
 
 def overreaches(cost: float, best: float) -> bool:
@@ -164,7 +170,8 @@ def rising_to(unforeseen: Mapping[tuple[float, ...], float], centre: Array) -> S
 
     surcharge(w) = max over failed decodes f of unforeseen_f · (1 − |w − f| / |centre − f|)₊^LATE, at least 0
     """
-    cones = [(np.array(f), excess, _distance(np.array(f), centre)) for f, excess in unforeseen.items()]
+    # what failed may be the centre itself, where that was decoded with another share of the background
+    cones = [(np.array(f), excess, max(_distance(np.array(f), centre), 1e-9)) for f, excess in unforeseen.items()]
 
     def surcharge(points: Array) -> Array:
         height = np.zeros(len(points))

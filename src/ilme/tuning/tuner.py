@@ -3,7 +3,8 @@
     decode dev → keep n-best lists with unweighted scores → best weights on the lists (exact error counts)
       → decode again with them, merge the new hypotheses into the lists → … until nothing changes
 
-A decode that overreached (far more errors than the best before it) is measured, but stays out of the lists.
+A decode that overreached (far more errors than the best before it) is measured, but stays out of the lists. The share ε
+of the background in what is subtracted is chosen with the weights (`ilme.tuning.shares`).
 
 Every decode is a measurement in the real search, and the weights returned are the best of those measured: the
 lists only propose. Search options may be tuned after the weights (`ilme.tuning.option_search`). The function sees dev
@@ -28,6 +29,7 @@ from ilme.tuning.error_surface import Array, CandidateLists, as_vector, as_weigh
 from ilme.tuning.maps import balance_along_lm, heat_map
 from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
 from ilme.tuning.proposals import APART, Proposer, TriedPoint, overreached, overreaches, room, within
+from ilme.tuning.shares import Rescore, SharePoint, Views, next_point
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 
 __all__ = ["AdjustableDecoder", "Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
@@ -66,6 +68,8 @@ class TuningOptions:
         method: BS, SF, DR, LODR or ILME: which weights exist. DR, LODR and ILME differ in the decoder's
             scorer.
         space: The range of each weight.
+        background: Values of ε, the share of the background in what is subtracted, of which the lists choose one with
+            the weights; methods that subtract nothing have none. One value fixes it.
         beam: Beam of every decode, and so of the weights found; 0 takes the model's own.
         first_beam: Beam of the first decode, whose lists the search starts from; 0 means `beam`.
         max_decodes: How often dev may be decoded, the confirming decode included.
@@ -85,6 +89,7 @@ class TuningOptions:
 
     method: Method = "ILME"
     space: WeightSpace = field(default_factory=WeightSpace)
+    background: tuple[float, ...] = (0.0,)
     beam: int = 25
     first_beam: int = 0
     max_decodes: int = 5
@@ -113,6 +118,8 @@ class TuningOptions:
             raise BadInputError(f"the heat map needs at least 2 points a side, got grid={self.grid}")
         if not self.step > 0:
             raise BadInputError(f"step must be positive, got {self.step}")
+        if not self.background or not all(0 <= share < 1 for share in self.background):
+            raise BadInputError(f"background lists shares of at least 0 and below 1, got {self.background}")
 
 
 def tune(
@@ -121,6 +128,7 @@ def tune(
     *,
     options: TuningOptions | None = None,
     speakers: Mapping[str, str] | None = None,
+    rescore: Rescore | None = None,
     on_step: Callable[[TuningStep], None] | None = None,
 ) -> TuningResult:
     """The weights with the fewest errors on dev, measured in the search.
@@ -133,6 +141,8 @@ def tune(
         references: Transcripts of dev by utterance id.
         options: See `TuningOptions`.
         speakers: Who spoke each utterance; the stability estimate resamples speakers.
+        rescore: Lists with the subtracted scores of each ε of the options (`ilme.search.rescoring.SmoothedLists`);
+            needed for any but 0.
         on_step: Called after each decode, for progress.
     """
     began = time.perf_counter()
@@ -140,6 +150,7 @@ def tune(
     if options.search:
         _adjustable(decoder).adjusted(options.search.example)  # an option it does not have is an error now, not later
     space = options.space.restricted(options.method)
+    views = _views(options, space, references, rescore)
     proposer = Proposer(
         space,
         Objective(options.penalty, options.smoothing),
@@ -151,38 +162,50 @@ def tune(
     everything: dict[str, NBest] = {}
     merged: dict[str, NBest] = {}  # without the hypotheses of decodes that overreached
     steps: list[TuningStep] = []
-    tried: list[TriedPoint] = []
-    vector: Array | None = space.smallest
-    lists: CandidateLists | None = None
-    while vector is not None and len(steps) < options.max_decodes:
+    tried: list[SharePoint] = []
+    at: tuple[Array, float] | None = (space.smallest, views.shares[0])
+    lists: dict[float, CandidateLists] = {}
+    while at is not None and len(steps) < options.max_decodes:
+        vector, share = at
         beam = options.first_beam or options.beam if not steps else options.beam
-        decoded = decoder.decode(as_weights(vector), beam)
+        decoded = decoder.decode(as_weights(vector, share), beam)
         added = merge_lists(everything, decoded)
-        known = _lists(everything, references, space, options)
-        step = _step(vector, beam, decoded, references, known, added, options)
-        own = _lists(decoded, references, space, options)
-        tried.append(TriedPoint(vector, _cost(step, options), own, confirmed=beam == options.beam))
-        failed = overreached(tried)
+        known = views(everything)
+        step = _step(as_weights(vector, share), beam, decoded, references, known[share], added, options)
+        own = views(decoded)
+        point = TriedPoint(vector, _cost(step, options), own[share], confirmed=beam == options.beam)
+        tried.append(SharePoint(share, point, own))
+        failed = overreached([t.point for t in tried])
         steps.append(replace(step, overreached=failed[-1]))
         if on_step is not None:
             on_step(steps[-1])
-        if lists is None or not failed[-1]:
+        if not lists or not failed[-1]:
             merge_lists(merged, decoded)
-            lists = _lists(merged, references, space, options) if any(failed) else known
-        vector = proposer.next(lists, tried)
+            lists = views(merged) if any(failed) else known
+        at = next_point(proposer, lists, tried)
         foreseen = added == 0 and len(steps) > 1 and not any(failed)
-        if vector is not None and foreseen and _no_gain(steps, lists, vector):
+        if at is not None and foreseen and _no_gain(steps, lists[at[1]], at[0]):
             break
-    if lists is None:
+    if not lists:
         raise BadInputError("max_decodes must be at least 1")
     best = _best(steps, options)
-    gaining = vector is not None and len(steps) >= options.max_decodes and _last_gained(steps)
+    gaining = at is not None and len(steps) >= options.max_decodes and _last_gained(steps)
+    share = best.weights.background if best.weights.subtracted else views.shares[0]
     if options.search:
-        best = _OptionRun(decoder, references, space, options, merged, steps, on_step).best_after(best)
+        chosen = dict(views.lists(merged)[share])
+        best = _OptionRun(decoder, references, space, options, chosen, steps, share, on_step).best_after(best)
         options = replace(options, length_exponent=best.search.get(EXPONENT, options.length_exponent))
-        lists = _lists(merged, references, space, options)
-    result = _result(best, steps, lists, space, speakers, options, time.perf_counter() - began)
+        lists = {share: _lists(chosen, references, space, options)}
+    result = _result(best, steps, lists[share], space, speakers, options, time.perf_counter() - began)
     return replace(result, gaining=gaining)
+
+
+def _views(options: TuningOptions, space: WeightSpace, references: Mapping[str, str], rescore: Rescore | None) -> Views:
+    """The lists with each ε that the method may have: one that subtracts nothing has none."""
+    shares = tuple(dict.fromkeys(options.background)) if space.high[1] > 0 else (0.0,)
+    if any(shares) and rescore is None:
+        raise BadInputError("a background other than 0 takes a `rescore`, which says what each of them subtracts")
+    return Views(shares, rescore if any(shares) else None, lambda lists: _lists(lists, references, space, options))
 
 
 @dataclass
@@ -195,6 +218,7 @@ class _OptionRun:
     options: TuningOptions
     merged: dict[str, NBest]
     steps: list[TuningStep]
+    share: float
     on_step: Callable[[TuningStep], None] | None
 
     def best_after(self, best: TuningStep) -> TuningStep:
@@ -219,13 +243,13 @@ class _OptionRun:
             seed=self.options.seed,
         )
         vector = np.clip(np.round(found.vector, _DECIMALS), self.space.low, self.space.high)
-        return Proposal(exponent, as_weights(vector), found.objective)
+        return Proposal(exponent, as_weights(vector, self.share), found.objective)
 
     def measure(self, weights: FusionWeights, search: Mapping[str, float]) -> TuningStep:
         decoded = _adjustable(self.decoder).adjusted(search).decode(weights, self.options.beam)
         options = replace(self.options, length_exponent=search.get(EXPONENT, self.options.length_exponent))
         own = _lists(decoded, self.references, self.space, options)
-        step = _step(as_vector(weights), options.beam, decoded, self.references, own, 0, options)
+        step = _step(weights, options.beam, decoded, self.references, own, 0, options)
         failed = overreaches(_cost(step, options), min(_cost(s, options) for s in self.steps))
         added = merge_lists(self.merged, decoded) if set(search) <= {EXPONENT} and not failed else 0
         self.steps.append(replace(step, added=added, search=dict(search), overreached=failed))
@@ -309,7 +333,7 @@ def _lists(
 
 
 def _step(
-    vector: Array,
+    weights: FusionWeights,
     beam: int,
     decoded: Mapping[str, NBest],
     references: Mapping[str, str],
@@ -320,7 +344,7 @@ def _step(
     """What one decode measured; the lists' own count beside it tells how far they can be trusted."""
     texts = {i: nbest[0].text for i, nbest in decoded.items() if nbest}
     counts = measure(references, texts, normaliser_name=options.normaliser).total
-    return TuningStep(as_weights(vector), beam, counts, lists.counts(vector).rate, added)
+    return TuningStep(weights, beam, counts, lists.counts(as_vector(weights)).rate, added)
 
 
 def _neighbourhood(space: WeightSpace, steps: list[TuningStep], options: TuningOptions) -> WeightSpace:

@@ -144,7 +144,7 @@ def read_bundle(folder: Path = FOLDER) -> Bundle:
 
 
 def _system(row: dict[str, Any]) -> BundledSystem:
-    weights = FusionWeights(row["lambda_t"], row["mu"], row["length_reward"])
+    weights = FusionWeights(row["lambda_t"], row["mu"], row["length_reward"], row.get("background", 0.0))
     return BundledSystem(row["model"], row["method"], weights, row["dev_wer"], row["test_wer"])
 
 

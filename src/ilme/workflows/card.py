@@ -20,7 +20,7 @@ def card_text(adapted: Adapted, name: str) -> str:
         f"# {name}: {domain.model} adapted from text",
         "",
         f"Weights: λ_T {w.lm:.4f} (LM), μ {w.subtracted:.4f} (internal LM: {domain.internal or 'none'}), "
-        f"β {w.length:.4f}.",
+        f"β {w.length:.4f}" + (f", ε {w.background:g} (of a uniform background)." if w.background else "."),
     ]
     if "note" in report:
         lines += ["", f"**{report['note'][0].upper()}{report['note'][1:]}.**"]

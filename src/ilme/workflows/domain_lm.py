@@ -53,6 +53,8 @@ class LMOptions:
         prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
         overlap: A sentence that shares this many words in a row with dev is left out; 0 leaves none out.
         seed: Of the lengths to which sentences are joined.
+        joined: Words, on average, to which neighbours of every text are joined, see `ilme.data.written_style`; 0 joins
+            running text alone, to lines as long as short utterances.
     """
 
     style: str = "restore"
@@ -60,6 +62,7 @@ class LMOptions:
     prune: tuple[int, ...] = (0, 0, 1)
     overlap: int = 8
     seed: int = 0
+    joined: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ def _lines(model: Any, text: Sequence[str], evaluation: Sequence[str], options: 
         encode=model.tokenizer.encode,
         overlap=options.overlap or LMOptions.overlap,
         seed=options.seed,
+        joined=options.joined,
     )
     if lines.words < FEWEST_WORDS:
         raise BadInputError(

@@ -15,6 +15,7 @@ from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.formats import Format
+from ilme.search.rescoring import SmoothedLists
 from ilme.tuning.tuner import Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
 from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
@@ -106,8 +107,18 @@ def tune_decoder(
         {u.id: u.text for u in utterances},
         options=options,
         speakers={u.id: u.speaker for u in utterances},
+        rescore=_rescore(recogniser, options.background),
         **({} if on_step is None else {"on_step": on_step}),
     )
+
+
+def _rescore(recogniser: Recogniser, shares: tuple[float, ...]) -> SmoothedLists | None:
+    """What each ε subtracts, for lists of this recogniser; None where there is nothing to subtract, or no ε but 0."""
+    scorer = recogniser.subtracted
+    if scorer is None or not any(shares):
+        return None
+    end = recogniser.ends["subtracted"]
+    return SmoothedLists(scorer, tuple(dict.fromkeys(shares)), background=recogniser.background, finish=end, rows=256)
 
 
 def _check_method(method: str, lm: str, subtracted: str) -> None:

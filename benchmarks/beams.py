@@ -1,0 +1,197 @@
+"""Word errors against the beam, for every fusion method: a wider search must not find worse sentences.
+
+    python -m benchmarks.beams --bigram source-bigram.safetensors --json docs/results/data/beams.json
+    python -m benchmarks.beams --study out/study/paper-right --device cuda --batch 250 --json beams-paper.json
+
+Each method is tuned on dev alone, at one beam (`--tuning-beam`), the share of the background with it; then test is
+decoded at each of `--beams` with those weights. Beside the word errors stands how many transcripts have five or more
+words too many where the same model without LM, at the same beam, has fewer. Without `--study` it runs on the bundled
+AED, whose dev and test sets are 200 and 300 utterances; the bigram that LODR subtracts is not bundled (`ilme ngram
+train` on the source text). `--weights as-bundled` takes the bundle's weights and search, which were tuned at beam 8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from benchmarks.timing import publish
+from ilme.data.utterances import Utterance, in_memory, read_utterances
+from ilme.evaluation.metrics import ErrorCounts, measure
+from ilme.evaluation.tuning_result import Method
+from ilme.fusion import FusionWeights
+from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.loading import load_recogniser, parts_for
+from ilme.recogniser.options import Options, SearchSettings
+from ilme.recogniser.recogniser import Recogniser
+from ilme.tuning.tuner import TuningOptions
+from ilme.tuning.weight_search import WeightSpace
+from ilme.workflows.bundle import LEARNED, read_bundle
+from ilme.workflows.tune import tune_decoder
+
+METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
+FAR = 5  # words too many
+RATE = 16000
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(1)
+    work = Work.of_study(options) if options.study else Work.of_bundle(options)
+    found: dict[str, Any] = {"tuning beam": options.tuning_beam, "beams": options.beams, "methods": {}}
+    plain: dict[int, dict[str, int]] = {}
+    for method in options.methods:
+        row = Sweep(work, method, options).run(plain)
+        found["methods"][method] = row
+        print(method, json.dumps(row), file=sys.stderr, flush=True)
+        publish(found, options.json)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", type=Path, help="a study's folder; without it the bundle")
+    parser.add_argument("--model", default="aed", choices=("aed", "rnnt"))
+    parser.add_argument("--bigram", default="", help="what LODR subtracts, where there is no study")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="BS comes first")
+    parser.add_argument("--beams", nargs="+", type=int, default=[4, 8, 16, 25, 50])
+    parser.add_argument("--tuning-beam", type=int, default=25)
+    parser.add_argument("--decodes", type=int, default=6)
+    parser.add_argument("--background", nargs="+", type=float, default=[0.0, 0.02, 0.1, 0.3])
+    parser.add_argument("--weights", choices=("tuned", "as-bundled"), default="tuned")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--limit", type=int, default=0, help="utterances of dev and of test; 0 takes all")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+@dataclass
+class Work:
+    """A model with its LMs by name, and its sets.
+
+    Attributes:
+        model: `aed` or `rnnt`.
+        files: What `parts_for` takes.
+        dev, test: With the audio in memory.
+        search: How to search; None as the model's family is searched.
+        known: Weights that were found before, by method.
+        heard: The first decoder of each set, whose encoder outputs the others take over.
+    """
+
+    model: str
+    files: dict[str, str]
+    dev: list[Utterance]
+    test: list[Utterance]
+    search: Options | None = None
+    known: Mapping[str, FusionWeights] = field(default_factory=dict)
+    heard: dict[str, SearchDecoder] = field(default_factory=dict)
+
+    @classmethod
+    def of_bundle(cls, options: argparse.Namespace) -> Work:
+        bundle = read_bundle()
+        unpacked = bundle.unpack(Path("out/beams"))
+        networks = {k: str(bundle.folder / f"{k}.safetensors") for k in (options.model, "lm", "source_lm")}
+        files = {
+            "model": networks[options.model],
+            "lm": networks["lm"],
+            "source_lm": networks["source_lm"],
+            "bigram": options.bigram,
+            "learned": str(bundle.folder / LEARNED[options.model]),
+        }
+        sets = [in_memory(unpacked.utterances(s)[: options.limit or None], RATE) for s in ("dev", "test")]
+        if options.weights == "tuned":
+            return cls(options.model, files, *sets)
+        known = {s.method: s.weights for s in bundle.systems if s.model == options.model}
+        return cls(options.model, files, *sets, unpacked.search(options.model), known)
+
+    @classmethod
+    def of_study(cls, options: argparse.Namespace) -> Work:
+        folder: Path = options.study
+        files = {
+            "model": str(folder / options.model / "model.safetensors"),
+            "lm": str(folder / "lm-target" / "model.safetensors"),
+            "source_lm": str(folder / "lm-source" / "model.safetensors"),
+            "bigram": str(folder / "ngrams" / "source.safetensors"),
+            "learned": str(folder / f"ilm-{options.model}" / "stand-in.safetensors"),
+        }
+        sets = [
+            in_memory(read_utterances(folder / "sets" / f"target-{s}")[: options.limit or None], RATE)
+            for s in ("dev", "test")
+        ]
+        return cls(options.model, files, *sets)
+
+    def recogniser(self, method: str, device: str) -> Recogniser:
+        return load_recogniser(parts_for(method, **self.files, device=device), self.search or SearchSettings())
+
+    def decoder(self, part: str, recogniser: Recogniser, batch: int) -> SearchDecoder:
+        batches = DecodingOptions(batch_seconds=1e9, batch_size=batch, cache="device")
+        decoder = SearchDecoder(recogniser, getattr(self, part), options=batches)
+        return decoder.reuse(self.heard.setdefault(part, decoder))
+
+
+@dataclass
+class Sweep:
+    """One method: weights from dev, then test at every beam."""
+
+    work: Work
+    method: str
+    options: argparse.Namespace
+
+    def run(self, plain: dict[int, dict[str, int]]) -> dict[str, Any]:
+        """`plain` holds, by beam, the words too many of each utterance without LM; BS fills it in."""
+        recogniser = self.work.recogniser(self.method, self.options.device)
+        began = time.process_time()
+        weights, tuned = self.weights(recogniser)
+        row: dict[str, Any] = {"weights": asdict(weights), **tuned, "test": {}}
+        decoder = self.work.decoder("test", recogniser, self.options.batch)
+        for beam in self.options.beams:
+            texts = {i: nbest[0].text for i, nbest in decoder.decode(weights, beam).items()}
+            extra = {u.id: len(texts[u.id].split()) - len(u.text.split()) for u in self.work.test}
+            if self.method == "BS":
+                plain[beam] = extra
+            ran_on = [i for i, words in extra.items() if words >= FAR and plain.get(beam, {}).get(i, 0) < FAR]
+            row["test"][beam] = {
+                **counted(measured(self.work.test, texts)),
+                "five words too many": sum(words >= FAR for words in extra.values()),
+                "of which not without LM": None if beam not in plain else len(ran_on),
+            }
+        rates = [found["WER"] for found in row["test"].values()]
+        return row | {"spread": round(max(rates) - min(rates), 2), "CPU seconds": round(time.process_time() - began)}
+
+    def weights(self, recogniser: Recogniser) -> tuple[FusionWeights, dict[str, Any]]:
+        if self.work.known:
+            return self.work.known[self.method], {}
+        length = (0.0, 3.0) if recogniser.is_transducer else (0.0, 0.0)
+        options = TuningOptions(
+            method=cast(Method, self.method),
+            space=WeightSpace(length=length),
+            background=tuple(self.options.background),
+            beam=self.options.tuning_beam,
+            max_decodes=self.options.decodes,
+            replicates=0,
+        )
+        decoder = self.work.decoder("dev", recogniser, self.options.batch)
+        result = tune_decoder(decoder, recogniser, self.work.dev, options)
+        steps = [{**asdict(s.weights), "WER": round(s.counts.rate, 3)} for s in result.steps]
+        return result.weights, {"dev": counted(result.dev), "decodes of dev": steps}
+
+
+def measured(utterances: Sequence[Utterance], texts: Mapping[str, str]) -> ErrorCounts:
+    return measure({u.id: u.text for u in utterances}, texts).total
+
+
+def counted(counts: ErrorCounts) -> dict[str, Any]:
+    kinds = {k: v for k, v in asdict(counts).items() if k != "hits"}
+    return {"WER": round(counts.rate, 2), **kinds, "words": counts.words}
+
+
+if __name__ == "__main__":
+    main()
