@@ -120,14 +120,16 @@ def steps_table(result: TuningResult) -> Any:
     decodes = f"{result.decodes} decode{'s' if result.decodes > 1 else ''}"
     title = f"{result.method}: dev WER {result.dev.rate:.2f} after {decodes}, {result.seconds:.0f} s"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption=_caption(result))
-    for name in ("decode", "λ_T", "μ", "β", "WER in the search", "WER of the lists", "new hypotheses"):
+    smoothed = any(step.weights.background for step in result.steps)
+    weights = ("λ_T", "μ", "β", *(("ε",) if smoothed else ()))
+    for name in ("decode", *weights, "WER in the search", "WER of the lists", "new hypotheses"):
         table.add_column(name, justify="right")
     tuned = any(step.search for step in result.steps)
     if tuned:
         table.add_column("options", overflow="fold")
     for k, step in enumerate(result.steps, 1):
         w = step.weights
-        cells = (f"{w.lm:.4f}", f"{w.subtracted:.4f}", f"{w.length:.4f}")
+        cells = (f"{w.lm:.4f}", f"{w.subtracted:.4f}", f"{w.length:.4f}", *((f"{w.background:g}",) if smoothed else ()))
         errors = (f"{step.counts.rate:.2f}", f"{step.list_wer:.2f}", f"{step.added:,}")
         options = (", ".join(f"{name} {value:g}" for name, value in step.search.items()),) if tuned else ()
         chosen = (w, step.search) == (result.weights, result.search)

@@ -110,6 +110,7 @@ def _tuning(tuning: TuningResult) -> dict[str, Any]:
     w, s = tuning.weights, tuning.stability
     caption = f"Chosen: λ {w.lm:.3f}, μ {w.subtracted:.3f}"
     caption += f", length reward {w.length:.3f}" if w.length else ""
+    caption += f", background {w.background:g}" if w.background else ""
     caption += f"; dev WER {tuning.dev.rate:.2f} after {tuning.decodes} decodes."
     if s is not None:
         caption += (

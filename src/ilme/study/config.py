@@ -13,6 +13,7 @@ import yaml
 
 from ilme.errors import BadInputError
 from ilme.runtime.configs import config_from_json, config_to_json, overlaid
+from ilme.search.length import LABELS_PER_SECOND
 from ilme.study.corpora import RecordingsPlan
 
 __all__ = [
@@ -190,7 +191,11 @@ class DecodingPlan:
         settings: `cross` (target dev and test, target LM), `intra` (source dev and test, LM of both domains), and
             `calls`, a second target domain of recordings.
         beam: Of dev and test in the tables.
-        tuning_beam: Of the decodes that look for weights.
+        tuning_beam: Of the decodes that look for weights; 0: that of the tables. A narrower one is faster, and the
+            test stage says where its weights are not good at the tables' beam.
+        background: Values of ε, the share of the background in what is subtracted, of which dev chooses one with the
+            weights; the same for every method that subtracts.
+        background_text: What the background is: `uniform` over the output units, or the `source` text's unigram.
         nbest: Hypotheses of each utterance that are kept.
         decodes: Decodes of dev that each method may spend.
         lm: Range of λ_T.
@@ -200,6 +205,7 @@ class DecodingPlan:
         aed_normalisation: α: the AED's hypotheses are ranked by score / (|y| + 1)^α.
         max_symbols: Most labels of the RNN-T at one frame.
         max_length: Most labels of the AED.
+        labels_per_second: Most labels for a second of audio, and a few to spare, for both models.
         max_repeats: Most repetitions in a row of a run of labels, for the AED.
         aed_look_back: Most frames of the encoder that the AED's attention may go back; 0 does not limit it.
         aed_enough: Ended hypotheses with which the AED's search is over, at most `nbest` and the beam; 0 does not count
@@ -213,7 +219,9 @@ class DecodingPlan:
     models: tuple[str, ...] = ("rnnt", "aed")
     settings: tuple[str, ...] = ("cross", "intra")
     beam: int = 25
-    tuning_beam: int = 8
+    tuning_beam: int = 0
+    background: tuple[float, ...] = (0.0,)
+    background_text: Literal["uniform", "source"] = "uniform"
     nbest: int = 10
     decodes: int = 5
     lm: tuple[float, float] = (0.0, 1.0)
@@ -223,6 +231,7 @@ class DecodingPlan:
     aed_normalisation: float = 1.0
     max_symbols: int = 3
     max_length: int = 120
+    labels_per_second: float = LABELS_PER_SECOND
     max_repeats: int = 4
     aed_look_back: int = 0
     aed_enough: int = 0

@@ -105,7 +105,9 @@ def search_options(plan: DecodingPlan, model: str) -> Options:
     """The same for every method."""
     kept = min(plan.nbest, plan.beam)
     if model == "rnnt":
-        return TransducerOptions(beam=plan.beam, nbest=kept, max_symbols=plan.max_symbols)
+        return TransducerOptions(
+            beam=plan.beam, nbest=kept, max_symbols=plan.max_symbols, labels_per_second=plan.labels_per_second
+        )
     return AttentionOptions(
         beam=plan.beam,
         nbest=kept,
@@ -114,6 +116,7 @@ def search_options(plan: DecodingPlan, model: str) -> Options:
         max_repeats=plan.max_repeats,
         look_back=plan.aed_look_back,
         stop_after=min(plan.aed_enough, kept),
+        labels_per_second=plan.labels_per_second,
     )
 
 
@@ -185,7 +188,8 @@ def _tune_methods(study: Study, config: StudyConfig, model: str, setting: Settin
         options = TuningOptions(
             method=cast(Method, method),
             space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
-            beam=plan.tuning_beam,
+            background=plan.background,
+            beam=plan.tuning_beam or plan.beam,
             max_decodes=plan.decodes,
             replicates=plan.replicates,
             seed=config.seed,

@@ -142,7 +142,7 @@ def adapt(
         report: dict[str, Any] = {"ilme": _version(), "seed": options.seed}
         if scorer is None:
             spoken = [u.text for u in utterances]
-            lm_options = LMOptions(style, options.order, options.prune, options.overlap, options.seed)
+            lm_options = LMOptions(style, options.order, options.prune, options.overlap, options.seed, options.joined)
             read = read_domain_text(host, text, spoken, lm_options, say)
             chosen = choose_lm(lm, host, read, folder, work_folder(out), minutes, lm_options, say)
             scorer, report["text"], report["lm"] = chosen.scorer, read.about, chosen.about
@@ -318,6 +318,7 @@ def _with_dev(
         [replace(u, speaker=speakers.get(u.id, "")) for u in dev],
         TuningOptions(
             space=space,
+            background=options.background,
             beam=search.beam,
             max_decodes=options.max_decodes,
             normaliser=normaliser,

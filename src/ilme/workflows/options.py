@@ -36,6 +36,11 @@ class AdaptOptions:
         batch_seconds: Seconds of audio that are decoded at once.
         smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
         seed: Of every draw.
+        background: Values of ε, the share of a uniform background in what is subtracted, of which dev chooses one with
+            the weights.
+        joined: Words, on average, to which neighbouring sentences of the text are joined, so that to the LM an end is
+            an end of speech: about 75 for speech that fills windows of thirty seconds. 0 joins running text alone, to
+            lines as long as short utterances.
     """
 
     style: Style = "auto"
@@ -50,6 +55,8 @@ class AdaptOptions:
     batch_seconds: float = 240.0
     smoothing: float = 0.01
     seed: int = 0
+    background: tuple[float, ...] = (0.0,)
+    joined: float = 0.0
 
     def __post_init__(self) -> None:
         if self.style not in get_args(Style):
@@ -67,6 +74,10 @@ class AdaptOptions:
         if not 0 < self.batch_seconds < math.inf or not 0 <= self.smoothing < math.inf:
             got = f"{self.batch_seconds} and {self.smoothing}"
             raise BadInputError(f"batch_seconds must be positive and smoothing not negative, got {got}")
+        if not self.background or not all(0 <= share < 1 for share in self.background):
+            raise BadInputError(f"background holds shares of at least 0 and below 1, got {self.background}")
+        if not 0 <= self.joined < math.inf:
+            raise BadInputError(f"joined must be a number of words, or 0, got {self.joined}")
 
 
 @dataclass(frozen=True)
