@@ -4,8 +4,9 @@
     python -m benchmarks.beams --study out/study/paper-right --device cuda --batch 250 --json beams-paper.json
 
 Each method is tuned on dev alone, at one beam (`--tuning-beam`), the share of the background with it; then test is
-decoded at each of `--beams` with those weights. Beside the word errors stands how many transcripts have five or more
-words too many where the same model without LM, at the same beam, has fewer. Without `--study` it runs on the bundled
+decoded at each of `--beams` with those weights. Beside the word errors stands which transcripts have five or more words
+too many, and how many of these do where the same model without LM, at the same beam, does not. A run that was stopped
+goes on with the methods that its results file lacks. Without `--study` it runs on the bundled
 AED, whose dev and test sets are 200 and 300 utterances; the bigram that LODR subtracts is not bundled (`ilme ngram
 train` on the source text). `--weights as-bundled` takes the bundle's weights and search, which were tuned at beam 8.
 """
@@ -46,13 +47,28 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
     work = Work.of_study(options) if options.study else Work.of_bundle(options)
-    found: dict[str, Any] = {"tuning beam": options.tuning_beam, "beams": options.beams, "methods": {}}
-    plain: dict[int, dict[str, int]] = {}
+    found: dict[str, Any] = {"tuning beam": options.tuning_beam, "methods": begun(options.json)}
     for method in options.methods:
-        row = Sweep(work, method, options).run(plain)
-        found["methods"][method] = row
-        print(method, json.dumps(row), file=sys.stderr, flush=True)
-        publish(found, options.json)
+        if method not in found["methods"]:
+            found["methods"][method] = Sweep(work, method, options).run()
+            print(method, json.dumps(found["methods"][method]), file=sys.stderr, flush=True)
+            publish(found, options.json)
+    publish(found | {"run on, not without LM": not_without_lm(found["methods"])}, options.json)
+
+
+def begun(file: Path | None) -> dict[str, Any]:
+    """The methods that an earlier run with this results file has done."""
+    return dict(json.loads(file.read_text())["methods"]) if file is not None and file.is_file() else {}
+
+
+def not_without_lm(methods: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """By method and beam: transcripts with five or more words too many, of which BS at that beam has fewer."""
+    plain = methods.get("BS", {"test": {}})["test"]
+    return {
+        name: {beam: len({*row["run on"]} - {*plain[beam]["run on"]}) for beam, row in found["test"].items()}
+        for name, found in methods.items()
+        if set(found["test"]) <= set(plain)
+    }
 
 
 def arguments() -> argparse.Namespace:
@@ -145,8 +161,7 @@ class Sweep:
     method: str
     options: argparse.Namespace
 
-    def run(self, plain: dict[int, dict[str, int]]) -> dict[str, Any]:
-        """`plain` holds, by beam, the words too many of each utterance without LM; BS fills it in."""
+    def run(self) -> dict[str, Any]:
         recogniser = self.work.recogniser(self.method, self.options.device)
         began = time.process_time()
         weights, tuned = self.weights(recogniser)
@@ -155,13 +170,9 @@ class Sweep:
         for beam in self.options.beams:
             texts = {i: nbest[0].text for i, nbest in decoder.decode(weights, beam).items()}
             extra = {u.id: len(texts[u.id].split()) - len(u.text.split()) for u in self.work.test}
-            if self.method == "BS":
-                plain[beam] = extra
-            ran_on = [i for i, words in extra.items() if words >= FAR and plain.get(beam, {}).get(i, 0) < FAR]
-            row["test"][beam] = {
+            row["test"][str(beam)] = {
                 **counted(measured(self.work.test, texts)),
-                "five words too many": sum(words >= FAR for words in extra.values()),
-                "of which not without LM": None if beam not in plain else len(ran_on),
+                "run on": [i for i, words in extra.items() if words >= FAR],
             }
         rates = [found["WER"] for found in row["test"].values()]
         return row | {"spread": round(max(rates) - min(rates), 2), "CPU seconds": round(time.process_time() - began)}

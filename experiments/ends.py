@@ -58,10 +58,15 @@ SYSTEMS = {
     "no LM scores the end": Way(lm_eos=False, subtracted_eos=False),
     "only the added LM scores the end": Way(subtracted_eos=False),
     "only the subtracted LM scores the end": Way(lm_eos=False),
-    "background 0.1": Way(background=0.1),
-    "background 0.3, end margin 3": Way(end_margin=3.0, background=0.3),
-    "end margin 1.5": Way(end_margin=1.5),
+    "a tenth of background": Way(background=0.1),
+    "three tenths of background, end margin 3": Way(end_margin=3.0, background=0.3),
+    "end margin one and a half": Way(end_margin=1.5),
 }
+
+
+def changes(way: Way) -> dict[str, Any]:
+    """What differs from the first system."""
+    return {k: v for k, v in asdict(way).items() if v != getattr(Way(), k)}
 
 
 def main() -> None:
@@ -114,6 +119,7 @@ def rows_of(item: str, args: argparse.Namespace, model: Any) -> Any:
         counts = measure({u.id: u.text for u in utterances}, texts, normaliser_name="whisper").total
         yield {
             name: {
+                **changes(way),
                 "utterances": len(utterances),
                 "words": counts.words,
                 "WER": round(counts.rate, 3),

@@ -35,12 +35,14 @@ SPELLED = 200  # an inventory of fewer units spells words out, and needs more of
 SPELLED_PER_SECOND = 40.0
 
 # As openai-whisper: length normalisation, and done when as many hypotheses have ended as the beam is wide. Nothing is
-# said more than four times in a row; where the model itself puts the end at twenty times any label, it is the end.
+# said more than four times in a row; where the model itself puts the end at twenty times any label, it is the end, and
+# where it puts it at less than a twentieth of its best label, it is not.
 TRANSFORMER = AttentionOptions(
     beam=8,
     length_normalisation=1.0,
     max_repeats=4,
     max_length=448,
+    end_margin=3.0,
     certain_end=3.0,
     stop_after=8,
     labels_per_second=LABELS_PER_SECOND,
