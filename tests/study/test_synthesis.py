@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ilme.study.synthesis import RATE, Job, SetJob, make_utterances, noisy, resample_whole, speak_shard
+from ilme.errors import BadInputError
+from ilme.study.synthesis import (
+    RATE,
+    Job,
+    SetJob,
+    make_utterances,
+    noisy,
+    part_voices,
+    resample_whole,
+    speak_shard,
+    speaker_of,
+)
 
 
 def tone(hertz: float, rate: int, seconds: float = 1.0) -> np.ndarray:
@@ -72,3 +83,22 @@ def test_shards_are_the_same_each_time_and_voices_differ(tmp_path: Path) -> None
 
     samples, rate = soundfile.read(tmp_path / "noisy" / rows[0]["audio_filepath"])
     assert rate == RATE and len(samples) == about["sizes"][1]
+
+
+def test_voices_of_test_and_dev_are_not_those_of_training() -> None:
+    names = ("Mike", "adam", "f1", "f2", "f3", "iven", "iven2", "john", "steph", "steph2", "zac", "mike2")
+    parts = {part: set(part_voices(names, 6, part)) for part in ("train", "held-out", "target-dev", "source-test")}
+    assert parts["held-out"] == parts["train"]
+    train, dev, test = parts["train"], parts["target-dev"], parts["source-test"]
+    assert train | dev | test == set(names) and not train & dev and not train & test and not dev & test
+    assert len(dev) >= 3 and len(test) >= 3
+    assert {"Mike", "mike2"} <= train or {"Mike", "mike2"} <= dev or {"Mike", "mike2"} <= test, (
+        "one voice, two variants"
+    )
+    assert part_voices(names, 0, "target-test") == names
+    with pytest.raises(BadInputError, match="leaves none for training"):
+        part_voices(names, 24, "train")
+
+
+def test_a_speaker_is_a_voice_in_any_accent() -> None:
+    assert speaker_of("en-us+steph") == speaker_of("en-gb+steph") == "steph"

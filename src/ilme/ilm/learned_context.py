@@ -4,6 +4,7 @@
 
 on transcripts y (the model's own are enough). It starts from the mean context, keeps a tenth of the
 transcripts aside, and returns the vectors that predicted those best, so it cannot end worse than it began.
+After Zeineldeen et al. (2021, arXiv 2104.05544) and Liu et al. (2022, arXiv 2201.11627).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ DOMAINS = ("source", "target")
 PARTS = ("train", "dev", "test")
 METHODS = ("BS", "SF", "DR", "LODR", "ILME")  # the default
 ALL_METHODS = (*METHODS, "ILME-learned")
-SETTINGS = ("cross", "intra", "calls")
+SETTINGS = ("cross", "intra", "calls", "cross-ce", "intra-ce")
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ class SpeechPlan:
         dev: Utterances of each domain's dev set.
         test: Utterances of each domain's test set.
         voices: How many voice variants speak the training speech, dev and test.
+        unheard: How many of these voices speak dev and test alone, about half each, so that no voice of test was heard
+            in training; 0: every voice speaks everywhere.
         natural: Share of the training utterances that a neural voice speaks instead (extra `natural`).
         train_snr: Lowest and highest signal-to-noise ratio in training, in decibels.
         test_snr: The same in dev and test.
@@ -100,6 +102,7 @@ class SpeechPlan:
     dev: int = 400
     test: int = 1000
     voices: int = 78
+    unheard: int = 0
     natural: float = 0.0
     train_snr: tuple[float, float] = (0.0, 15.0)
     test_snr: tuple[float, float] = (2.0, 8.0)
@@ -189,7 +192,8 @@ class DecodingPlan:
             transcripts.
         models: Which models are compared.
         settings: `cross` (target dev and test, target LM), `intra` (source dev and test, LM of both domains), and
-            `calls`, a second target domain of recordings.
+            `calls`, a second target domain of recordings. `cross-ce` and `intra-ce` are the first two with LMs that
+            are trained with cross-entropy, beside those of a plan whose `lm.loss` is noise-contrastive.
         beam: Of dev and test in the tables.
         tuning_beam: Of the decodes that look for weights; 0: that of the tables. A narrower one is faster, and the
             test stage says where its weights are not good at the tables' beam.

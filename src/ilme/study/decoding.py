@@ -30,6 +30,7 @@ from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.internal import LEARNED, learned_file
+from ilme.study.language import CE
 from ilme.study.runner import Stage, Study, used_fields
 from ilme.study.side_by_side import side_by_side
 from ilme.study.synthesis import RATE
@@ -40,7 +41,7 @@ from ilme.workflows.tune import tune_decoder
 
 __all__ = ["beam_hint", "decoding_stages", "search_options", "setting_domain", "system_parts"]
 
-Setting = Literal["cross", "intra", "calls"]
+Setting = Literal["cross", "intra", "calls", "cross-ce", "intra-ce"]
 
 LATER = ("aed_look_back", "aed_enough")  # fields that older studies had not
 BEAMS_AGREE = 0.05  # share by which dev may have more errors at the tables' beam than at the tuning's
@@ -55,7 +56,7 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
             methods = config.system(model).methods
             learned = (f"ilm-{model}",) if LEARNED in methods else ()
             reads = inputs if model in plan.models else {**inputs, "methods": list(methods)}
-            needs = (_sets(config), "tokenizer", model, "lm-source", f"lm-{_lm(setting)}", "ngrams", *learned)
+            needs = (_sets(config), "tokenizer", model, _source_lm(setting), f"lm-{_lm(setting)}", "ngrams", *learned)
             name = f"{model}-{setting}"
             stages.append(
                 Stage(
@@ -80,11 +81,16 @@ def decoding_stages(config: StudyConfig) -> list[Stage]:
 
 def setting_domain(setting: str) -> str:
     """A further target domain has the name of its setting."""
-    return {"cross": "target", "intra": "source"}.get(setting, setting)
+    return {"cross": "target", "intra": "source"}.get(setting.removesuffix(CE), setting)
 
 
 def _lm(setting: str) -> str:
-    return {"cross": "target", "intra": "mixed"}.get(setting, setting)
+    name = {"cross": "target", "intra": "mixed"}.get(setting.removesuffix(CE), setting)
+    return name + CE if setting.endswith(CE) else name
+
+
+def _source_lm(setting: str) -> str:
+    return f"lm-source{CE}" if setting.endswith(CE) else "lm-source"
 
 
 def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
@@ -94,7 +100,7 @@ def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
         method,
         str(with_its_lm if with_its_lm.is_file() else study.folder(model) / "model.safetensors"),
         str(study.folder(f"lm-{_lm(setting)}") / "model.safetensors"),
-        source_lm=str(study.folder("lm-source") / "model.safetensors"),
+        source_lm=str(study.folder(_source_lm(setting)) / "model.safetensors"),
         bigram=str(study.folder("ngrams") / "source.safetensors"),
         learned=str(learned_file(study, model)),
         device=study.device,

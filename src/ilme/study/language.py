@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -20,9 +21,10 @@ from ilme.train.objectives import LmObjective
 from ilme.train.options import LmOptions
 from ilme.train.sources import TextSource
 
-__all__ = ["LMS", "language_stages", "lm_names", "study_tokenizer", "transcripts"]
+__all__ = ["CE", "LMS", "language_stages", "lm_names", "study_tokenizer", "transcripts"]
 
 LMS = ("source", "target", "mixed")
+CE = "-ce"  # the name of an LM, or of a setting, whose LMs are trained with cross-entropy whatever the plan's loss is
 MEASURED = 400  # held-out sentences whose perplexity is given for each LM, n-gram and internal LM
 
 
@@ -30,7 +32,9 @@ def language_stages(config: StudyConfig) -> list[Stage]:
     read = ("text", "tokenizer")
     stages = [Stage("tokenizer", lambda study: _tokenizer(study, config), ("text",), {"vocabulary": config.vocabulary})]
     for name in lm_names(config):
-        plan = config.lm if name in ("target", "mixed") else config.source_lm
+        plan = config.lm if name.removesuffix(CE) in ("target", "mixed") else config.source_lm
+        if name.endswith(CE):
+            plan = replace(plan, loss={**plan.loss, "loss": "ce"})
         stages.append(
             Stage(
                 f"lm-{name}",
@@ -47,7 +51,11 @@ def language_stages(config: StudyConfig) -> list[Stage]:
 
 def lm_names(config: StudyConfig) -> tuple[str, ...]:
     """The LMs of a study; one on recordings has none of both domains, but one for each further target domain."""
-    return ("source", *config.recordings.domains) if config.recordings.active else LMS
+    if config.recordings.active:
+        return ("source", *config.recordings.domains)
+    wanted = {"cross-ce": ("source", "target"), "intra-ce": ("source", "mixed")}
+    further = [f"{name}{CE}" for setting in config.decoding.settings for name in wanted.get(setting, ())]
+    return (*LMS, *dict.fromkeys(further))
 
 
 def transcripts(study: Study) -> list[str]:
@@ -67,7 +75,7 @@ def _tokenizer(study: Study, config: StudyConfig) -> dict[str, Any]:
 
 def _training_text(study: Study, name: str) -> tuple[list[str], list[str]]:
     """Training and held-out sentences of an LM; `source` sees exactly the transcripts, `mixed` both domains."""
-    text = study.folder("text")
+    text, name = study.folder("text"), name.removesuffix(CE)
     source = (transcripts(study), read_lines(text / "source-held-out.txt"))
     if name == "source":
         return source

@@ -9,24 +9,31 @@ study.json                config, facts of every stage, versions, seed, commit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ilme.evaluation.results import Results, merge_results
-from ilme.evaluation.tables import main_table, render
+from ilme.evaluation.tables import Table, main_table, render
 from ilme.runtime.files import write_json, write_text
 from ilme.study.claims import check_claims, check_health
 from ilme.study.config import StudyConfig
-from ilme.study.language import lm_names
+from ilme.study.language import CE, lm_names
 from ilme.study.provenance import commit, versions
 from ilme.study.runner import Stage, Study
+from ilme.study.shards import list_shards
+from ilme.study.synthesis import speaker_of
 from ilme.study.systems import system_rows, systems_table
 from ilme.study.training import whole_journal
+from ilme.train.options import LmOptions
 
 __all__ = ["draw_perplexity", "outcome_stage", "perplexity_curves"]
 
-TITLES = {"cross": "Cross-domain", "intra": "Intra-domain", "calls": "Cross-domain, calls"}
+TITLES = {"cross": "Cross-domain", "intra": "Intra-domain", "calls": "Cross-domain, calls"} | {
+    f"{name}-ce": f"{title}, LMs trained with cross-entropy"
+    for name, title in (("cross", "Cross-domain"), ("intra", "Intra-domain"))
+}
 
 
 def outcome_stage(config: StudyConfig) -> Stage:
@@ -61,12 +68,15 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
         rows = system_rows(study, config, merged)
         write_json(folder / "systems.json", rows)
         blocks.append(f"## Systems\n\n{render(systems_table(rows), 'markdown')}")
-    write_text(folder / "tables.md", "\n".join(blocks))
+    heard = voices_heard(study, config, merged)
+    blocks.append(f"## LMs\n\n{render(lm_table(study, config), 'markdown')}")
+    write_text(folder / "tables.md", "\n".join([*(f"{line}\n" for line in heard.values()), *blocks]))
     claims = check_claims(merged, curves)
     about = {
         "name": config.name,
         "config": config.to_json(),
         "stages": {name: study.facts(name) for name in study.stages if name != "tables"},
+        "voices": heard,
         "health": [asdict(claim) for claim in check_health(merged)],
         "claims": [asdict(claim) for claim in claims],
         "versions": versions(study.device),
@@ -74,9 +84,37 @@ def _tables(study: Study, config: StudyConfig) -> dict[str, Any]:
     }
     write_json(folder / "study.json", about)
     return {f"{setting}_systems": len(results.systems) for setting, results in merged.items()} | {
-        "claims_held": sum(claim.holds is True for claim in claims),
-        "claims_checked": sum(claim.holds is not None for claim in claims),
+        "claims_held": sum(claim.holds == "yes" for claim in claims),
+        "claims_within_chance": sum(claim.holds == "within chance" for claim in claims),
+        "claims_checked": len(claims),
     }
+
+
+def lm_table(study: Study, config: StudyConfig) -> Table:
+    """Perplexities of every LM, by the loss it was trained with: the paper's estimate, cross-entropy beside it."""
+    rows = []
+    for name in lm_names(config):
+        facts, plan = study.facts(f"lm-{name}"), config.source_lm if name.startswith("source") else config.lm
+        loss = "ce" if name.endswith(CE) else str(plan.loss.get("loss", LmOptions.loss))
+        domains = [key.removesuffix("_ppl_word") for key in facts if key.endswith("_ppl_word")]
+        told = "; ".join(f"{d} {facts[f'{d}_ppl_token']:.1f}, {facts[f'{d}_ppl_word']:.1f} a word" for d in domains)
+        rows.append((f"lm-{name}", loss, told, f"{facts['training_seconds']:.0f}"))
+    return Table("LMs", ("LM", "Loss", "Perplexity a token", "Training (s)"), tuple(rows))
+
+
+def voices_heard(study: Study, config: StudyConfig, results: Mapping[str, Results]) -> dict[str, str]:
+    """By setting: how many voices the test set has, and how many of them training has heard."""
+    if config.recordings.active:
+        return {}
+    trained = set(map(speaker_of, list_shards(study.folder("speech") / "train").voices))
+    said = {}
+    for setting, found in results.items():
+        voices = {speaker_of(reference.speaker) for reference in found.references.values()}
+        said[setting] = (
+            f"{TITLES[setting]}: {len(voices)} voices speak the test set, of which training has heard "
+            f"{len(voices & trained)}; intervals and tests resample voices."
+        )
+    return said
 
 
 def perplexity_curves(study: Study, models: tuple[str, ...]) -> dict[str, Any]:

@@ -31,8 +31,7 @@ def speech_stage(config: StudyConfig) -> Stage:
     """Training speech, clean: noise comes in training."""
     plan = config.speech
     inputs: dict[str, Any] = {"held_out": plan.held_out, "voices": plan.voices, "seed": config.seed}
-    if plan.natural:
-        inputs["natural"] = plan.natural
+    inputs |= {name: value for name in ("natural", "unheard") if (value := getattr(plan, name))}
     return Stage("speech", lambda study: _speak_training(study, config), ("text",), inputs, resumes=True)
 
 
@@ -45,6 +44,7 @@ def sets_stage(config: StudyConfig) -> Stage:
         "talkers": plan.talkers,
         "format": SET_FORMAT,
         "seed": config.seed,
+        **({"unheard": plan.unheard} if plan.unheard else {}),
     }
     return Stage("sets", lambda study: _make_sets(study, config), ("text",), inputs, resumes=True)
 
@@ -110,6 +110,7 @@ def _jobs(part: Part, config: StudyConfig) -> list[Job]:
             voices=config.speech.voices,
             seed=config.seed,
             natural=config.speech.natural if part.name == "train" else 0.0,
+            unheard=config.speech.unheard,
         )
         for start in range(0, len(part.texts), SHARD)
     ]

@@ -59,6 +59,7 @@ class Job:
         texts: What is said.
         voices: How many voice variants there are to draw from.
         seed: Of the draws.
+        unheard: How many of the voices speak dev and test alone.
         natural: Share of the utterances that the neural voice speaks.
     """
 
@@ -69,6 +70,7 @@ class Job:
     voices: int
     seed: int
     natural: float = 0.0
+    unheard: int = 0
 
 
 def resample_whole(samples: NDArray[np.float32], source_rate: int, rate: int) -> NDArray[np.float32]:
@@ -89,12 +91,37 @@ def resample_whole(samples: NDArray[np.float32], source_rate: int, rate: int) ->
     return changed[: -(-len(samples) * up // down)]
 
 
+def speaker_of(voice: str) -> str:
+    """Who speaks: the voice, in whatever accent."""
+    return voice.rsplit("+", 1)[-1]
+
+
+def part_voices(names: tuple[str, ...], unheard: int, part: str) -> tuple[str, ...]:
+    """The voices that speak a part: the last `unheard` speak test and dev, about half each, and the others training.
+
+    Variants of one voice (`steph`, `steph2`) stay together. 0 lets every voice speak everywhere.
+    """
+    if not unheard:
+        return names
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(name.rstrip("0123456789").lower(), []).append(name)
+    shares: dict[str, list[str]] = {"test": [], "dev": [], "train": []}
+    for family in reversed(families.values()):
+        few = [kind for kind in ("test", "dev") if len(shares[kind]) < unheard // 2]
+        shares[few[0] if few else "train"] += family
+    if not all(shares.values()):
+        raise BadInputError(f"speech.unheard={unheard} of {len(names)} voices leaves none for training, dev or test")
+    kind = part.rsplit("-", 1)[-1]
+    return tuple(shares.get(kind, shares["train"]))
+
+
 def speak_shard(job: Job) -> None:
     """Speaks the utterances of a shard, each in the voice that its part, its number and the seed draw."""
     from ilme.data.synth import SynthOptions, draw_voice, voice_names
 
     options = SynthOptions(seed=zlib.crc32(f"{job.seed}/{job.name}".encode()), natural=job.natural)
-    names = voice_names(options)[: job.voices]
+    names = part_voices(voice_names(options)[: job.voices], job.unheard, job.name)
     numbers = range(job.first, job.first + len(job.texts))
     voices = [draw_voice(options, number, names) for number in numbers]
     waves = []
@@ -183,7 +210,7 @@ def make_utterances(job: SetJob) -> list[dict[str, Any]]:
             "audio_filepath": file,
             "id": listed.ids[k],
             "text": listed.texts[k],
-            "speaker": listed.voices[k],
+            "speaker": speaker_of(listed.voices[k]),
             "duration": round(len(mixed) / RATE, 4),
         }
         rows.append(row | about)
