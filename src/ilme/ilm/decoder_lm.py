@@ -37,6 +37,7 @@ from ilme.ilm.files import check_fingerprint, fingerprint
 from ilme.ilm.transformer import zeroed
 from ilme.lm.ngram import lm_tokens
 from ilme.models.aed import AED
+from ilme.models.fused_lm import FusedAED
 from ilme.models.lstm import LSTMStack
 from ilme.models.packed import worth_packing
 from ilme.models.rnnt import RNNT, prediction_network, projected
@@ -259,8 +260,11 @@ class AttentionDecoderLM(DecoderLM):
 
 
 def has_open_decoder(host: Any) -> bool:
-    """Whether gradients can pass through the model's decoder: not in ONNX, nor in a model that only has its methods."""
-    return isinstance(host, TransformerAED | RNNT | AED)
+    """Whether gradients can pass through the model's decoder: not in ONNX, nor in a model that only has its methods.
+
+    A decoder with an LM inside is none of these: without that LM it is another.
+    """
+    return isinstance(host, TransformerAED | RNNT | AED) and not isinstance(host, FusedAED)
 
 
 def decoder_lm(host: Any) -> DecoderLM:
@@ -269,11 +273,11 @@ def decoder_lm(host: Any) -> DecoderLM:
         return TransformerDecoderLM(host).eval()
     if isinstance(host, RNNT):
         return TransducerDecoderLM(host).eval()
-    if isinstance(host, AED):
+    if isinstance(host, AED) and has_open_decoder(host):
         return AttentionDecoderLM(host).eval()
     raise BadInputError(
         f"the decoder of this {getattr(host, 'kind', type(host).__name__)!r} cannot be trained: its weights are not "
-        "open, as in ONNX. Load the model from its own weights, or take --lm ngram or --lm lstm"
+        "open, as in ONNX, or it has an LM inside. Load the model from its own weights, or take --lm ngram or --lm lstm"
     )
 
 

@@ -109,7 +109,7 @@ def plan(lm: str, host: Any, tokens: int, minutes: float, style: str, say: Say) 
 def _no_decoder(host: Any, style: str) -> str:
     """Why the model's decoder cannot be the LM; empty if it can."""
     if not has_open_decoder(host):
-        return f"the weights of this {host.kind!r} are not open, as in ONNX"
+        return f"the weights of this {host.kind!r} are not open, as in ONNX, or its decoder has an LM inside"
     if style == "fold":
         return "a decoder cannot pass over case and punctuation, which the style `fold` asks for"
     return ""
