@@ -1,6 +1,6 @@
 """What a search needs of a model and of a language model. Implement one of these and everything else works.
 
-    Transducer        encode, start, predict, join
+    Transducer        encode, start, predict, join; a TDT also durations, join_durations
     CTCModel          encode, emit
     AttentionDecoder  encode, start, step, without_audio
     TokenScorer       start, score, finish
@@ -31,6 +31,7 @@ __all__ = [
     "AttentionDecoder",
     "CTCModel",
     "CompactMemory",
+    "DurationTransducer",
     "InternalLM",
     "LimitedAttention",
     "NullScorer",
@@ -95,6 +96,23 @@ class Transducer(Protocol):
 
     def join(self, f: Tensor | None, g: Tensor) -> Tensor:
         """Logits J(f + g) (n, V), blank included; with f = None the acoustic term is absent: J(g)."""
+        ...
+
+
+class DurationTransducer(Transducer, Protocol):
+    """A TDT: beside a label, the joint network says how many frames to go on by (Xu et al. 2023).
+
+    P(v, d | t, u) = softmax(z)_v · softmax(z')_d: a label may take any of the durations, blank all but 0.
+
+    Attributes:
+        durations: Frames that each of the D duration logits stands for.
+    """
+
+    @property
+    def durations(self) -> tuple[int, ...]: ...
+
+    def join_durations(self, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (n, V) of the labels, as `join` gives them, and (n, D) of the durations."""
         ...
 
 

@@ -54,6 +54,35 @@ def parakeet_ctc(folder: Path) -> Any:
     return _saved(ParakeetForCTC(config), folder)
 
 
+def parakeet_transducer(folder: Path, kind: str = "RNNT") -> Any:
+    """Writes a folder of a tiny `ParakeetForRNNT` or `ParakeetForTDT`; the model itself."""
+    import transformers
+
+    size = write_pieces(folder, blank="<blank>", pad="<unk>")
+    config = getattr(transformers, f"Parakeet{kind}Config")(**_transducer(size), encoder_config={**ENCODER})
+    return _saved(getattr(transformers, f"ParakeetFor{kind}")(config), folder)
+
+
+def nemotron(folder: Path) -> Any:
+    """Writes a folder of a tiny `NemotronAsrStreamingForRNNT`; the model itself."""
+    from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT
+
+    size = write_pieces(folder, blank="<blank>", pad="<unk>")
+    encoder = {**ENCODER, "sliding_window": 9, "default_num_lookahead_tokens": 1}
+    config = NemotronAsrStreamingConfig(**_transducer(size), encoder_config=encoder)
+    return _saved(NemotronAsrStreamingForRNNT(config), folder)
+
+
+def _transducer(size: int) -> dict[str, int]:
+    return {
+        "vocab_size": size,
+        "blank_token_id": size - 1,
+        "pad_token_id": 0,
+        "decoder_hidden_size": 12,
+        "num_decoder_layers": 2,
+    }
+
+
 def wav2vec2(folder: Path, kind: str = "Wav2Vec2") -> Any:
     """Writes a folder of a tiny `Wav2Vec2ForCTC` or `HubertForCTC`, in capitals; the model itself."""
     import transformers

@@ -11,6 +11,7 @@ pytest.importorskip("transformers", reason="needs the extra hf")
 
 from ilme.errors import CheckpointError
 from ilme.recogniser.loading import load_model
+from ilme.testing import check_transducer
 from ilme.testing.contract import check_ctc
 from tests.adapters import frame_models
 from tests.adapters.tiny import waves
@@ -20,6 +21,12 @@ from tests.adapters.tiny import waves
 def ctc(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parakeet")
     return folder, frame_models.parakeet_ctc(folder)
+
+
+@pytest.fixture(scope="module", params=["RNNT", "TDT"])
+def transducer(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    return folder, frame_models.parakeet_transducer(folder, request.param)
 
 
 def upstream_inputs(kind, audio, **settings):
@@ -54,6 +61,54 @@ def test_ctc_logits_are_upstreams(ctc):
 def test_ctc_keeps_the_contract(ctc):
     model = load_model(ctc[0])
     check_ctc(model, *model.features(waves(3)))
+
+
+@torch.no_grad()
+def check_joint(model, upstream, inputs, audio, **more):
+    """Every logit of the joint network, (t, u) by (t, u), against upstream's in one pass."""
+    labels = torch.tensor([[5, 9, 9, 3], [7, 2, 30, 4], [5, 5, 8, 11]])
+    start = torch.full((3, 1), model.tokens.blank)
+    expected = upstream(**inputs, decoder_input_ids=torch.cat([start, labels], 1), **more).logits  # (B, T, U + 1, ·)
+    f, lengths = model.encode(*model.features(audio))
+    g, state = model.start(3)
+    V = len(model.tokens)
+    for u in range(5):
+        for t in range(int(lengths.min())):
+            torch.testing.assert_close(model.join(f[:, t], g), expected[:, t, u, :V], rtol=0, atol=1e-4)
+            if hasattr(model, "durations"):
+                units, durations = model.join_durations(f[:, t], g)
+                torch.testing.assert_close(units, expected[:, t, u, :V], rtol=0, atol=1e-4)
+                torch.testing.assert_close(durations, expected[:, t, u, V:], rtol=0, atol=1e-4)
+        if u < 4:
+            g, state = model.predict(labels[:, u], state)
+    some = torch.tensor([3, 0, 7])
+    torch.testing.assert_close(model.join_some(f[:, 0], g, some), model.join(f[:, 0], g)[:, some])
+
+
+def test_joint_logits_are_upstreams(transducer):
+    folder, upstream = transducer
+    audio = waves(3)
+    model = load_model(folder)
+    check_joint(model, upstream, upstream_inputs("parakeet", audio), audio)
+    assert getattr(model, "durations", None) == ((0, 1, 2, 3, 4) if model.kind == "parakeet_tdt" else None)
+
+
+def test_transducers_keep_the_contract(transducer):
+    model = load_model(transducer[0])
+    check_transducer(model, *model.features(waves(3)), labels=[5, 9])
+
+
+def test_durations_are_checked(transducer, tmp_path):
+    import shutil
+
+    if type(transducer[1]).__name__ != "ParakeetForTDT":
+        pytest.skip("an RNN-T has no durations")
+    shutil.copytree(transducer[0], tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"durations": [0, 1, 2, -3, 4]}))
+    with pytest.raises(CheckpointError, match=r"durations of config\.json"):
+        load_model(tmp_path / "model")
 
 
 def test_equal_neighbours_are_two_labels_and_not_one(ctc):
