@@ -146,6 +146,100 @@ def transducer_beam(model, f, fusion, options, limit=math.inf):
     return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
 
 
+def tdt_beam(model, f, fusion, options, limit=math.inf):
+    """The n-best list of one utterance, f (T, J), of a transducer with durations, as (labels, score, Found)."""
+    weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
+    lm = Follower(fusion.lm if weights.lm else None, size)
+    subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
+    predictions = {(): model.start(1)}
+    farthest = max(model.durations)
+
+    def prediction(labels):
+        if labels not in predictions:
+            prediction(labels[:-1])
+            predictions[labels] = model.predict(torch.tensor([labels[-1]]), predictions[labels[:-1]][1])
+        return predictions[labels][0]
+
+    def total(labels, found):
+        return fuse(found.path, found.lm, found.subtracted, float(len(labels)), weights)
+
+    def best(beam, count):
+        return dict(sorted(beam.items(), key=lambda item: -total(*item))[:count])
+
+    def arrive(there, new):
+        for y, found in new.items():
+            if y in there:
+                old = there[y]
+                found = replace(old, path=log_add(old.path, found.path), asr=log_add(old.asr, found.asr))
+            there[y] = found
+        return best(there, options.beam)
+
+    beams = {0: {(): Found(0.0, 0.0)}}
+    for t in range(len(f)):
+        open_ = beams.pop(t, {})
+        ahead = {t + n: beams.get(t + n, {}) for n in range(1, farthest + 1)}
+        for symbols in range(options.max_symbols + 1):
+            if not open_:
+                break
+            both = {y: model.join_durations(f[t : t + 1], prediction(y)) for y in open_}
+            units = {y: x[0].double().log_softmax(-1).tolist() for y, (x, _) in both.items()}
+            wait = {y: x[0].double().log_softmax(-1).tolist() for y, (_, x) in both.items()}
+            for d, frames in enumerate(model.durations):
+                if not frames:
+                    continue
+                closed = {}
+                for y, found in open_.items():
+                    p, aware = units[y][blank], weights.lm if options.blank_aware else 0.0
+                    path, asr = found.path + wait[y][d] + (1 + aware) * p, found.asr + wait[y][d] + p
+                    closed[y] = replace(found, path=path, asr=asr)
+                ahead[t + frames] = arrive(ahead[t + frames], closed)
+            if symbols == options.max_symbols:
+                break
+
+            def longer(d, open_=open_, units=units, wait=wait, t=t):
+                found = {}
+                for y, parent in open_.items():
+                    if len(y) >= limit:
+                        continue
+                    aware = weights.lm * math.log(-math.expm1(units[y][blank])) if options.blank_aware else 0.0
+                    for v in range(size):
+                        if v == blank or repeats((*y, v), options.max_repeats, options.repeat_span):
+                            continue
+                        found[(*y, v)] = Found(
+                            parent.asr + wait[y][d] + units[y][v],
+                            parent.path + wait[y][d] + units[y][v] + aware,
+                            parent.lm + lm.rows(y)[v],
+                            parent.subtracted + subtracted.rows(y)[v],
+                            (*parent.times, t),
+                        )
+                return best(found, options.beam)
+
+            for d, frames in enumerate(model.durations):
+                if frames:
+                    ahead[t + frames] = arrive(ahead[t + frames], longer(d))
+            if 0 not in model.durations:
+                break
+            floors = [
+                sorted((total(*item) for item in beam.items()), reverse=True)[options.beam - 1]
+                if len(beam) >= options.beam
+                else NEVER
+                for beam in ahead.values()
+            ]
+            stays = longer(model.durations.index(0))
+            open_ = {y: found for y, found in stays.items() if total(y, found) > min(floors)}
+        beams = ahead
+    everybody = {}
+    for at in sorted(beams):
+        for y, found in beams[at].items():
+            if y in everybody:
+                old = everybody[y]
+                found = replace(old, path=log_add(old.path, found.path), asr=log_add(old.asr, found.asr))
+            everybody[y] = found
+    beam = best(everybody, options.beam)
+    beam = {y: _ended(found, y, lm, subtracted, options) for y, found in beam.items()}
+    return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
+
+
 # --- CTC --------------------------------------------------------------------------------------------------------------
 
 

@@ -107,6 +107,66 @@ def transducer_best(
     return sorted(found, key=lambda item: -item[0])
 
 
+def tdt_alignments(frames, labels, durations, most, t=0, u=0, here=0):
+    """Every way through the frames, as tuples of (frame, labels before, whether a label comes, place of the duration).
+
+    A label may take any duration, blank all but 0; at most `most` labels come at one frame; reaching or passing the end
+    is the end.
+    """
+    if t >= frames:
+        if u == labels:
+            yield ()
+        return
+    for d, go_on in enumerate(durations):
+        if go_on:
+            for rest in tdt_alignments(frames, labels, durations, most, t + go_on, u):
+                yield ((t, u, False, d), *rest)
+        if u < labels and here < most:
+            for rest in tdt_alignments(frames, labels, durations, most, t + go_on, u + 1, 0 if go_on else here + 1):
+                yield ((t, u, True, d), *rest)
+
+
+def tdt_sequence(model, f, sequence, weights=NO_FUSION, most=3, blank_aware=False):
+    """(path, asr): log-sums over all alignments and durations of one sequence; f is (T, J)."""
+    blank = model.tokens.blank
+    g, state = model.start(1)
+    units, durations = [], []
+    for u in range(len(sequence) + 1):
+        both = [model.join_durations(f[t : t + 1], g) for t in range(len(f))]
+        units.append([x[0].double().log_softmax(-1).tolist() for x, _ in both])
+        durations.append([x[0].double().log_softmax(-1).tolist() for _, x in both])
+        if u < len(sequence):
+            g, state = model.predict(torch.tensor([sequence[u]]), state)
+    paths, asrs = [], []
+    for alignment in tdt_alignments(len(f), len(sequence), model.durations, most):
+        path, asr = 0.0, 0.0
+        for t, u, label, d in alignment:
+            b = units[u][t][blank]
+            p = units[u][t][sequence[u]] if label else b
+            asr += p + durations[u][t][d]
+            path += p + durations[u][t][d]
+            if blank_aware:
+                path += weights.lm * (math.log(-math.expm1(b)) if label else b)
+        paths.append(path)
+        asrs.append(asr)
+    sums = (torch.tensor(x, dtype=torch.float64) for x in (paths, asrs))
+    return tuple(x.logsumexp(0).item() if len(x) else -math.inf for x in sums)
+
+
+def tdt_best(
+    model, f, longest, lm=None, subtracted=None, weights=NO_FUSION, most=3, ends=(False, False), blank_aware=False
+):
+    """All sequences of up to `longest` labels as (score, labels, asr), best first."""
+    labels = [i for i in range(len(model.tokens)) if i != model.tokens.blank]
+    found = []
+    for y in sequences(labels, longest):
+        path, asr = tdt_sequence(model, f, y, weights, most, blank_aware)
+        language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
+        if path > -math.inf:
+            found.append((fuse(path, *language, float(len(y)), weights), y, asr))
+    return sorted(found, key=lambda item: -item[0])
+
+
 def collapsed(alignment, blank):
     """What a CTC alignment says: equal neighbours are one, blanks are nothing."""
     return tuple(v for v, _ in itertools.groupby(alignment) if v != blank)

@@ -29,7 +29,7 @@ from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash, is_ragged
 from ilme.search.repetition import repetition_lane
 
-__all__ = ["TransducerOptions", "TransducerSearch", "TransducerStream"]
+__all__ = ["Beam", "TransducerOptions", "TransducerSearch", "TransducerStream", "merge"]
 
 ROUNDING = 1e-6  # by which a bound may be wrong, relative to the scores
 WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
@@ -175,7 +175,7 @@ class TransducerStream:
         model, K = search.model, search.options.beam
         self.batch, self.device, self.fixed = batch, model.device, search.has_fixed_shapes(batch)
         self.frame = torch.zeros(1, dtype=torch.long, device=self.device)
-        slots = (self.options.max_symbols + 4) * K
+        slots = self.slots
         with torch.no_grad():
             self.g = Lane(model.start, model.predict, batch * slots, fixed=self.fixed)
             ragged = is_ragged(search.lm)
@@ -198,6 +198,16 @@ class TransducerStream:
         self.beam = Beam(path, path.clone(), zeros, zeros, zeros, zeros, ids + EMPTY, node, slot)
         self.history = History(batch, K, self.device, self.fixed or self.device.type == "cuda")
 
+    @property
+    def growths(self) -> int:
+        """Times that a frame may add labels."""
+        return self.options.max_symbols
+
+    @property
+    def slots(self) -> int:
+        """Label sequences that are kept of each utterance: the beam's, all that one frame may add, and a few."""
+        return (self.growths + 4) * self.options.beam
+
     def _subtracted_lane(self, scorer: TokenScorer, slots: int) -> Outputs:
         """An internal LM of this very model shares its prediction network; any other scorer follows on its own."""
         blank = int(self.search.model.tokens.blank or 0)
@@ -217,7 +227,7 @@ class TransducerStream:
         gate = None
         if self.options.blank_gate and last and not self.fixed and not f.is_cuda:
             gate = BlankGate(self.search.model, f[:, :last], self.options.blank_gate, self.options.shortlist)
-        self.history.reserve(last * self.options.max_symbols)
+        self.history.reserve(last * self.growths)
         records, replay = self.fixed and self.search.capturable and last >= WORTH_A_GRAPH, None
         for t in range(last):
             if replay is not None:
@@ -247,7 +257,7 @@ class TransducerStream:
         for symbols in range(self.options.max_symbols + 1):
             rows, logp, blank = self._join(f, open_, live, gate, t)
             closed = self._take_blank(open_, blank)
-            done = closed if done is None else _merge(done, closed)
+            done = closed if done is None else merge(done, closed)
             if symbols == self.options.max_symbols or not len(rows):
                 break
             floor = self._floor(done)
@@ -438,7 +448,7 @@ class TransducerStream:
         return out
 
 
-def _merge(done: Beam, closed: Beam) -> Beam:
+def merge(done: Beam, closed: Beam) -> Beam:
     """Adds sequences that ended the frame to those already there; equal sequences become one (log-add)."""
     same = (done.hash[:, :, None] == closed.hash[:, None, :]) & (closed.path > -torch.inf)[:, None, :]
     same &= (done.path > -torch.inf)[:, :, None]
