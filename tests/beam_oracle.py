@@ -151,6 +151,7 @@ def tdt_beam(model, f, fusion, options, limit=math.inf):
     weights, blank, size = fusion.weights, model.tokens.blank, len(model.tokens)
     lm = Follower(fusion.lm if weights.lm else None, size)
     subtracted = Follower(fusion.subtracted if weights.subtracted else None, size, weights.background)
+    phrases = Follower(fusion.phrases if weights.phrases else None, size)
     predictions = {(): model.start(1)}
     farthest = max(model.durations)
 
@@ -161,7 +162,7 @@ def tdt_beam(model, f, fusion, options, limit=math.inf):
         return predictions[labels][0]
 
     def total(labels, found):
-        return fuse(found.path, found.lm, found.subtracted, float(len(labels)), weights)
+        return fuse(found.path, found.lm, found.subtracted, float(len(labels)), weights, found.phrases)
 
     def best(beam, count):
         return dict(sorted(beam.items(), key=lambda item: -total(*item))[:count])
@@ -210,7 +211,8 @@ def tdt_beam(model, f, fusion, options, limit=math.inf):
                             parent.path + wait[y][d] + units[y][v] + aware,
                             parent.lm + lm.rows(y)[v],
                             parent.subtracted + subtracted.rows(y)[v],
-                            (*parent.times, t),
+                            times=(*parent.times, t),
+                            phrases=parent.phrases + phrases.rows(y)[v],
                         )
                 return best(found, options.beam)
 
@@ -236,7 +238,7 @@ def tdt_beam(model, f, fusion, options, limit=math.inf):
                 found = replace(old, path=log_add(old.path, found.path), asr=log_add(old.asr, found.asr))
             everybody[y] = found
     beam = best(everybody, options.beam)
-    beam = {y: _ended(found, y, lm, subtracted, options) for y, found in beam.items()}
+    beam = {y: _ended(found, y, lm, subtracted, phrases, options) for y, found in beam.items()}
     return [(y, total(y, found), found) for y, found in best(beam, options.nbest or options.beam).items()]
 
 

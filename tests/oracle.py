@@ -154,16 +154,25 @@ def tdt_sequence(model, f, sequence, weights=NO_FUSION, most=3, blank_aware=Fals
 
 
 def tdt_best(
-    model, f, longest, lm=None, subtracted=None, weights=NO_FUSION, most=3, ends=(False, False), blank_aware=False
+    model,
+    f,
+    longest,
+    lm=None,
+    subtracted=None,
+    weights=NO_FUSION,
+    most=3,
+    ends=(False, False),
+    blank_aware=False,
+    bonus=no_bonus,
 ):
-    """All sequences of up to `longest` labels as (score, labels, asr), best first."""
+    """All sequences of up to `longest` labels as (score, labels, asr), best first; the rest as `transducer_best`."""
     labels = [i for i in range(len(model.tokens)) if i != model.tokens.blank]
     found = []
     for y in sequences(labels, longest):
         path, asr = tdt_sequence(model, f, y, weights, most, blank_aware)
         language = score_sequence(lm, y, ends[0]), score_sequence(subtracted, y, ends[1], weights.background)
         if path > -math.inf:
-            found.append((fuse(path, *language, float(len(y)), weights), y, asr))
+            found.append((fuse(path, *language, float(len(y)), weights, bonus(y)), y, asr))
     return sorted(found, key=lambda item: -item[0])
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ilme.recogniser.recogniser import Recogniser
     from ilme.search.attention import AttentionOptions, AttentionSearch
     from ilme.search.ctc import CTCOptions, CTCSearch
+    from ilme.search.tdt import TDTSearch
     from ilme.search.transducer import TransducerOptions, TransducerSearch
     from ilme.workflows.adapt import adapt
     from ilme.workflows.evaluate import evaluate
@@ -39,6 +40,7 @@ _WHERE = {
     "Fusion": "ilme.fusion",
     "FusionWeights": "ilme.fusion",
     "Recogniser": "ilme.recogniser.recogniser",
+    "TDTSearch": "ilme.search.tdt",
     "TransducerOptions": "ilme.search.transducer",
     "TransducerSearch": "ilme.search.transducer",
     "adapt": "ilme.workflows.adapt",
@@ -60,6 +62,7 @@ __all__ = [
     "Fusion",
     "FusionWeights",
     "Recogniser",
+    "TDTSearch",
     "TransducerOptions",
     "TransducerSearch",
     "__version__",

@@ -81,10 +81,16 @@ MAKE: dict[str, Callable[[], Any]] = {
     "qwen3_asr": lambda: transformer("tiny_qwen3_asr"),
     "speech_to_text": lambda: transformer("tiny_speech2text"),
     "parakeet_ctc": lambda: frames("parakeet_ctc"),
+    "parakeet_rnnt": lambda: frames("parakeet_transducer"),
+    "parakeet_tdt": lambda: frames("parakeet_transducer", "TDT"),
+    "nemotron_asr_streaming": lambda: frames("nemotron"),
     "wav2vec2": lambda: frames("wav2vec2"),
     "hubert": lambda: frames("wav2vec2", "Hubert"),
 }
-UNPACKED = ("qwen3_asr", "parakeet_ctc", "wav2vec2", "hubert")  # of which nothing that runs label by label is ours
+UNPACKED = (  # of which nothing that runs label by label is ours
+    *("qwen3_asr", "parakeet_ctc", "wav2vec2", "hubert"),
+    *("parakeet_rnnt", "parakeet_tdt", "nemotron_asr_streaming"),
+)
 STREAMED = {"rnnt": "forward encoders", "ctc": "forward encoders"}
 
 

@@ -78,3 +78,36 @@ def test_explain_names_who_would_have_chosen_what(kind: str) -> None:
     assert [s["piece"] for s in reference["shares"]] == ["▁3", "▁7", ""]
     fused = sum(s["asr"] + s["lm"] - 0.8 * s["subtracted"] for s in reference["shares"])
     assert reference["score"] == pytest.approx(fused, abs=1e-2)
+
+
+class Spoken:
+    """Words that are ids, for models that have no tokenizer."""
+
+    def __init__(self, tokens) -> None:
+        self.tokens = tokens
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["ctc", "tdt"])
+def test_shares_of_ctc_and_tdt_add_up_to_sums_over_alignments(kind: str) -> None:
+    from tests import oracle
+    from tests.search.test_ctc import Frames, heard
+    from tests.search.test_tdt import Durations
+    from tests.search.test_transducer import acoustics
+
+    model = Frames(2, 4) if kind == "ctc" else Durations(2, 4, (0, 1, 2))
+    frames = heard(2, 4) if kind == "ctc" else acoustics(2, 3)
+    recogniser = Recogniser(model, features=lambda audio: None, tokenizer=Spoken(model.tokens))
+    encoded = Encoded((frames, torch.tensor([frames.shape[1]])), torch.tensor([0.1]))
+    sums = {y: asr for _, y, asr in oracle.ctc_best(model, frames[0])} if kind == "ctc" else {}
+    for ids in ([], [2], [3, 3], [1, 2, 1]):
+        shares = label_shares(recogniser, encoded, ids)
+        expected = sums[tuple(ids)] if sums else oracle.tdt_sequence(model, frames[0], tuple(ids), most=9)[1]
+        assert sum(s.asr for s in shares) == pytest.approx(expected, abs=1e-6)
+        assert all(s.asr <= 1e-6 for s in shares)

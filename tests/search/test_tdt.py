@@ -14,6 +14,7 @@ from ilme.search.tdt import TDTSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from tests import oracle
 from tests.beam_oracle import tdt_beam
+from tests.phrase_oracle import drawn_phrases
 from tests.search.test_transducer import acoustics, language_model, transducer
 
 
@@ -35,10 +36,9 @@ class Durations:
 def fusion_of(draw, model, seed, units):
     mu = draw.choice([0.0, 0.3, 0.8])
     subtracted = draw.choice([TransducerInternalLM(model), language_model(seed + 7, units)]) if mu else None
-    weights = FusionWeights(
-        draw.choice([0.0, 0.5, 1.5]), mu, draw.choice([0.0, 0.6, -0.4]), draw.choice([0.0, 0.1]) if mu else 0.0
-    )
-    return Fusion(language_model(seed, units), subtracted, weights)
+    choices = [0.0, 0.5, 1.5], [mu], [0.0, 0.6, -0.4], [0.0, 0.1] if mu else [0.0], [0.0, 0.5, 2.0]
+    weights = FusionWeights(*(draw.choice(values) for values in choices))
+    return Fusion(language_model(seed, units), subtracted, weights, phrases=drawn_phrases(seed, model.tokens)[0])
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -53,8 +53,11 @@ def test_a_wide_beam_finds_what_brute_force_finds(seed):
     f = acoustics(seed, frames)
     options = TransducerOptions(beam=200, max_symbols=most, lm_eos=ends[0], subtracted_eos=ends[1], blank_aware=aware)
     (found,) = TDTSearch(model, fusion, options)(f, torch.tensor([frames]))
+    _, bonus = drawn_phrases(seed, model.tokens)
     longest = frames * most if 0 in durations else frames
-    expected = oracle.tdt_best(model, f[0], longest, fusion.lm, fusion.subtracted, fusion.weights, most, ends, aware)
+    expected = oracle.tdt_best(
+        model, f[0], longest, fusion.lm, fusion.subtracted, fusion.weights, most, ends, aware, bonus
+    )
     assert [h.tokens for h in found] == [y for _, y, _ in expected[: len(found)]]
     assert len(found) == min(200, len(expected))
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in expected[: len(found)]], abs=1e-9)
@@ -91,6 +94,7 @@ def test_narrow_beams_prune_as_a_plain_search_does(seed, beam):
             assert x.scores.asr == pytest.approx(parts.asr, abs=1e-9)
             assert x.scores.lm == pytest.approx(parts.lm, abs=1e-9)
             assert x.scores.subtracted == pytest.approx(parts.subtracted, abs=1e-9)
+            assert x.scores.phrases == pytest.approx(parts.phrases, abs=1e-9)
             assert x.times == parts.times
 
 
@@ -98,16 +102,18 @@ def test_narrow_beams_prune_as_a_plain_search_does(seed, beam):
 def test_chunks_and_batches_give_what_the_whole_gives_alone():
     model = Durations(5, 6, (0, 1, 2, 3, 4))
     search = TDTSearch(model, fusion_of(random.Random(1), model, 5, 6), TransducerOptions(beam=4))
-    f, lengths = acoustics(5, 40, batch=3), torch.tensor([40, 13, 29])
+    f, lengths = acoustics(5, 24, batch=3), torch.tensor([24, 13, 19])
     together = search(f, lengths)
     for b, frames in enumerate(lengths.tolist()):
         alone = f[b : b + 1, :frames]
-        assert search(alone, lengths[b : b + 1])[0] == together[b]
+        (found,) = search(alone, lengths[b : b + 1])
+        assert [(h.tokens, h.times) for h in found] == [(h.tokens, h.times) for h in together[b]]
+        assert [h.score for h in found] == pytest.approx([h.score for h in together[b]], abs=1e-9)
         stream = search.stream(1)
         for chunk in alone.split([1, 2, 9, frames - 12], dim=1):
             stream.feed(chunk)
             assert stream.partial()
-        assert stream.finish()[0] == together[b]
+        assert stream.finish()[0] == found
 
 
 @torch.no_grad()

@@ -19,6 +19,9 @@ from tests.adapters.tiny import waves
 
 WRITE = {
     "parakeet_ctc": frame_models.parakeet_ctc,
+    "parakeet_rnnt": frame_models.parakeet_transducer,
+    "parakeet_tdt": lambda folder: frame_models.parakeet_transducer(folder, "TDT"),
+    "nemotron_asr_streaming": frame_models.nemotron,
     "wav2vec2": frame_models.wav2vec2,
     "hubert": lambda folder: frame_models.wav2vec2(folder, "Hubert"),
 }

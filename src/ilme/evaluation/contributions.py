@@ -58,6 +58,8 @@ def label_shares(
     shares = _attention_shares
     if recogniser.frame_synchronous:
         shares = _ctc_shares if recogniser.is_ctc else _transducer_shares
+    if hasattr(recogniser.model, "durations"):
+        shares = _tdt_shares
     asr = shares(recogniser, memory, ids)
     scorers = {
         "lm": recogniser.lm,
@@ -112,6 +114,39 @@ def _transducer_shares(recogniser: Recogniser, memory: State, ids: list[int]) ->
             break
         arrivals = alpha + rows[:, label]
         reached = float(arrivals.logsumexp(0))
+        shares.append(reached - before)
+        before = reached
+        g, state = model.predict(torch.tensor([label], device=g.device), state)
+    return shares
+
+
+def _tdt_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:
+    """α(t, u) = logadd(arrival(t, u), log Σ_d α(t−d, u) P(blank) P(d)); labels arrive likewise, and T is the end."""
+    model = recogniser.model
+    f, lengths = memory
+    frames = f[0, : int(lengths[0])]
+    T, durations = len(frames), model.durations
+    g, state = model.start(1)
+    shares: list[float] = []
+    before = 0.0
+    arrivals = torch.full((T + 1,), -torch.inf, dtype=torch.float64)
+    arrivals[0] = 0.0
+    for label in [*ids, None]:
+        both = model.join_durations(frames, g.expand(T, -1))
+        rows, waits = (log_softmax(x).double().cpu() for x in both)
+        alpha, nexts = arrivals.clone(), torch.full_like(arrivals, -torch.inf)
+        for t in range(T):
+            for d, go_on in enumerate(durations):
+                to = min(t + go_on, T)
+                if go_on:
+                    step = alpha[t] + rows[t, model.tokens.blank] + waits[t, d]
+                    alpha[to] = torch.logaddexp(alpha[to], step)
+                if label is not None:
+                    nexts[to] = torch.logaddexp(nexts[to], alpha[t] + rows[t, label] + waits[t, d])
+        if label is None:
+            shares.append(float(alpha[T]) - before)
+            break
+        arrivals, reached = nexts, float(nexts.logsumexp(0))
         shares.append(reached - before)
         before = reached
         g, state = model.predict(torch.tensor([label], device=g.device), state)

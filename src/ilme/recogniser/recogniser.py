@@ -37,6 +37,7 @@ from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.ctc import CTCOptions, CTCSearch
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.length import alike_in_length, label_limits
+from ilme.search.tdt import TDTSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.smoothing import smoothed
 from ilme.tokens import Tokenizer
@@ -323,7 +324,8 @@ class Recogniser:
     def _frame_search(self, fusion: Fusion, options: TransducerOptions | CTCOptions) -> TransducerSearch | CTCSearch:
         if isinstance(options, CTCOptions):
             return CTCSearch(self.model, fusion, options)
-        return TransducerSearch(self.model, fusion, options)
+        has_durations = hasattr(self.model, "durations")
+        return (TDTSearch if has_durations else TransducerSearch)(self.model, fusion, options)
 
     def fusion(self, weights: FusionWeights) -> Fusion:
         """What a search adds and subtracts, with these weights."""

@@ -66,6 +66,8 @@ class ExactRanking:
     background: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if hasattr(self.model, "durations") or hasattr(self.model, "emit"):
+            raise BadInputError("exact ranking is for RNN-T and attention models; searches of TDT and CTC are exact")
         if self.best < 1 or self.band < 0:
             raise BadInputError(f"best must be at least 1 and band at least 0, got {self.best} and {self.band}")
 

@@ -28,7 +28,7 @@ from ilme.protocols import DurationTransducer
 from ilme.runtime.numerics import log_softmax
 from ilme.search.gate import BlankGate
 from ilme.search.hypothesis import Hypothesis, NBest
-from ilme.search.transducer import Beam, TransducerOptions, TransducerSearch, TransducerStream, merge
+from ilme.search.transducer import Beam, Longer, TransducerOptions, TransducerSearch, TransducerStream, merge
 
 __all__ = ["TDTSearch", "TDTStream"]
 
@@ -56,22 +56,32 @@ class TDTSearch(TransducerSearch):
 
 
 class TDTStream(TransducerStream):
-    """The state of a search between two chunks of frames: who stands at the next frame, and who will arrive later."""
+    """The state of a search between two chunks of frames: who stands at the next frame, and who will arrive later.
+
+    Beams of several frames or durations are one `Beam` with fields (A, B, K) or (D, B, K).
+    """
 
     def __init__(self, search: TDTSearch, batch: int, limits: Tensor | None = None) -> None:
         self.durations = cast(DurationTransducer, search.model).durations
         super().__init__(search, batch, limits)
-        self.ahead = [self._nobody()] * max(self.durations)  # who arrives at the next frame, at the one after it, …
+        moving = [d for d, frames in enumerate(self.durations) if frames]
+        self.moving = torch.tensor(moving, device=self.device)
+        self.where = torch.tensor([self.durations[d] - 1 for d in moving], device=self.device)
+        self.stays = self.durations.index(0) if 0 in self.durations else None
+        self.ahead = _stacked([self._nobody()] * max(self.durations))  # who arrives at the next frame, the one after, …
 
     @property
     def growths(self) -> int:
-        """Times that a frame may add labels: at each of its symbols, with each duration."""
-        return self.options.max_symbols * len(self.durations)
+        return self.options.max_symbols
+
+    @property
+    def width(self) -> int:
+        return len(self.durations) * self.options.beam
 
     @property
     def slots(self) -> int:
         """Those that wait, those that stand, and all that one frame may add."""
-        return (max(self.durations) + self.growths + 4) * self.options.beam
+        return (max(self.durations) + 4) * self.options.beam + self.growths * self.width
 
     def partial(self) -> list[Hypothesis]:
         return [nbest[0] for nbest in self._read_out(self._arrived(), 1)]
@@ -84,66 +94,78 @@ class TDTStream(TransducerStream):
     def _arrived(self) -> Beam:
         """Everybody, wherever they stand: after the last frame all of them have ended."""
         found = self.beam
-        for beam in self.ahead:
-            found = merge(found, beam)
+        for beam in zip(*self.ahead, strict=True):
+            found = merge(found, Beam(*beam))
         return found
 
     def _advance(self, f: Tensor, active: Tensor, gate: BlankGate | None, t: int) -> None:
         """One frame: f (B, J); an utterance that is not active (B,) keeps its beams."""
-        live, open_, ahead = active[:, None], self.beam, list(self.ahead)
-        anything = torch.full_like(self.beam.path[:, :1], -torch.inf)  # no floor
+        live, open_, ahead = active[:, None], self.beam, self.ahead
         for symbols in range(self.options.max_symbols + 1):
             rows = self._rows((open_.path > -torch.inf) & live)
             if not len(rows):
                 break
             logp, blank, durations = self._join_durations(f, open_, rows)
             closed = self._take_blank(open_, blank)
-            for d, frames in enumerate(self.durations):
-                if frames:
-                    ahead[frames - 1] = self._arrive(ahead[frames - 1], _go_on(closed, durations[d], live))
+            ahead = self._arrive(ahead, _spread(closed, durations[self.moving]))
             if symbols == self.options.max_symbols:
                 break
-            for d, frames in enumerate(self.durations):
-                if frames:
-                    longer = self._expand(_go_on(open_, durations[d], live), rows, logp, blank, anything, live)
-                    ahead[frames - 1] = self._arrive(ahead[frames - 1], longer)
-            if 0 not in self.durations:
+            longer = self._grow(open_, self._continue(open_, rows, logp, blank), durations, live)
+            ahead = self._arrive(ahead, Beam(*(x[self.moving] for x in longer)))
+            if self.stays is None:
                 break
-            floor = torch.stack([self._floor(beam) for beam in ahead]).amin(0)
-            stays = _go_on(open_, durations[self.durations.index(0)], live)
-            open_ = self._expand(stays, rows, logp, blank, floor, live)
-        following, waiting = ahead[0], [*ahead[1:], self._nobody()]
-        self.beam = _where(live, following, self.beam)
-        self.ahead = [_where(live, new, old) for new, old in zip(waiting, self.ahead, strict=True)]
-        for beam in (self.beam, *self.ahead):
-            self.pool.touch(beam.slot)
+            open_ = Beam(*(x[self.stays] for x in longer))
+            floor = self.total(ahead).amin(2).amin(0)[:, None]  # the K-th best of some beam ahead
+            open_ = open_._replace(path=open_.path.masked_fill(self.total(open_) <= floor, -torch.inf))
+        following = Beam(*(x[0] for x in ahead))
+        waiting = Beam(*(torch.cat([x[1:], y[None]]) for x, y in zip(ahead, self._nobody(), strict=True)))
+        self.beam, self.ahead = _where(live, following, self.beam), _where(live, waiting, self.ahead)
+        self.pool.touch(torch.cat([self.beam.slot, *self.ahead.slot], 1))
         self.frame.add_(1)
 
-    def _join_durations(self, f: Tensor, beam: Beam, rows: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """log P(· | t, y) (m, V) of the m places in use, log P(blank) (B, K), and log P(d) (B, K) of each duration."""
-        model = cast(DurationTransducer, self.search.model)
+    def _join_durations(self, f: Tensor, beam: Beam, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log P(· | t, y) (m, V) of the m places in use, log P(blank) (B, K), and log P(d) (D, B, K)."""
+        model, (B, K) = cast(DurationTransducer, self.search.model), beam.path.shape
         g = self.g.read(beam.slot.flatten()[rows], self.pool.labels)
-        units, durations = (log_softmax(x) for x in model.join_durations(f[rows // beam.path.shape[1]], g))
+        units, durations = (log_softmax(x) for x in model.join_durations(f[rows // K], g))
+        blank = beam.path.new_zeros(B * K)
+        blank[rows] = units[:, model.tokens.blank].to(blank.dtype)
+        wide = beam.path.new_full((len(self.durations), B * K), -torch.inf)  # who is not in use goes nowhere
+        wide[:, rows] = durations.T.to(wide.dtype)
+        return units, blank.view(B, K), wide.view(-1, B, K)
 
-        def everywhere(values: Tensor) -> Tensor:
-            wide = torch.zeros_like(beam.path)
-            wide.view(-1)[rows] = values.to(wide.dtype)
-            return wide
+    def _grow(self, beam: Beam, longer: Longer, durations: Tensor, live: Tensor) -> Beam:
+        """Of each duration (D, B, K) the K best sequences one label longer: (D, B, K)."""
+        (B, K), D = beam.path.shape, len(durations)
+        scores = longer.scores[None] + durations[..., None]  # (D, B, K, labels)
+        best, index = scores.flatten(2).topk(min(K, longer.scores[0].numel()))
+        best = torch.nn.functional.pad(best, (0, K - best.shape[2]), value=-torch.inf)
+        index = torch.nn.functional.pad(index, (0, K - index.shape[2]))
+        valid = (best > -torch.inf) & live
+        wide = [x.transpose(0, 1).reshape(B, D * K) for x in (index, valid)]
+        children = self._children(beam, longer, wide[0], wide[1])
+        split = Beam(*(x.view(B, D, K).transpose(0, 1) for x in children))
+        taken = durations.gather(2, index // longer.scores.shape[2]).masked_fill(~valid, 0)
+        return split._replace(path=split.path + taken, asr=split.asr + taken)
 
-        return units, everywhere(units[:, model.tokens.blank]), [everywhere(x) for x in durations.unbind(1)]
-
-    def _arrive(self, there: Beam, new: Beam) -> Beam:
-        """The K best of those that were there and those that come; equal sequences are one."""
-        return self._best(merge(there, new), self.options.beam)
+    def _arrive(self, ahead: Beam, new: Beam) -> Beam:
+        """For each frame ahead the K best of those that were there and those that come, (moving, B, K)."""
+        there = Beam(*(x[self.where].flatten(0, 1) for x in ahead))
+        best = self._best(merge(there, Beam(*(x.flatten(0, 1) for x in new))), self.options.beam)
+        return Beam(*(x.index_copy(0, self.where, y.view_as(x[self.where])) for x, y in zip(ahead, best, strict=True)))
 
     def _nobody(self) -> Beam:
         return self.beam._replace(path=torch.full_like(self.beam.path, -torch.inf))
 
 
-def _go_on(beam: Beam, duration: Tensor, live: Tensor) -> Beam:
-    """The beam with log P(d) (B, K) added; nobody of an utterance that is not live (B, 1)."""
-    path = (beam.path + duration).masked_fill(~live, -torch.inf)
-    return beam._replace(path=path, asr=beam.asr + duration)
+def _spread(beam: Beam, durations: Tensor) -> Beam:
+    """The beam (B, K) after each of the durations (D, B, K): (D, B, K)."""
+    wide = Beam(*(x.expand(len(durations), *x.shape) for x in beam))
+    return wide._replace(path=wide.path + durations, asr=wide.asr + durations)
+
+
+def _stacked(beams: list[Beam]) -> Beam:
+    return Beam(*(torch.stack(fields) for fields in zip(*beams, strict=True)))
 
 
 def _where(condition: Tensor, new: Beam, old: Beam) -> Beam:

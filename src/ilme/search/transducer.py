@@ -29,7 +29,7 @@ from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash, is_ragged
 from ilme.search.repetition import repetition_lane
 
-__all__ = ["Beam", "TransducerOptions", "TransducerSearch", "TransducerStream", "merge"]
+__all__ = ["Beam", "Longer", "TransducerOptions", "TransducerSearch", "TransducerStream", "merge"]
 
 ROUNDING = 1e-6  # by which a bound may be wrong, relative to the scores
 WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
@@ -109,6 +109,17 @@ class Beam(NamedTuple):
 
     def join(self, other: Beam) -> Beam:
         return Beam(*(torch.cat(pair, 1) for pair in zip(self, other, strict=True)))
+
+
+class Longer(NamedTuple):
+    """The best labels after each of K sequences of B utterances; m of them are in use."""
+
+    scores: Tensor  # (B, K, labels), fused
+    labels: Tensor  # (m, labels)
+    at: Tensor  # (B, K), which of the m rows a sequence is
+    logp: Tensor  # (m, V)
+    aware: Tensor | None  # (m,), what a label adds when blank-aware
+    language: tuple[Tensor, ...]  # (m, V) of the LM, of what is subtracted and of the phrases
 
 
 class TransducerSearch:
@@ -196,12 +207,17 @@ class TransducerStream:
         node = ids + NO_NODE
         slot = self.pool.base.expand(batch, K).clone()
         self.beam = Beam(path, path.clone(), zeros, zeros, zeros, zeros, ids + EMPTY, node, slot)
-        self.history = History(batch, K, self.device, self.fixed or self.device.type == "cuda")
+        self.history = History(batch, self.width, self.device, self.fixed or self.device.type == "cuda")
 
     @property
     def growths(self) -> int:
         """Times that a frame may add labels."""
         return self.options.max_symbols
+
+    @property
+    def width(self) -> int:
+        """Sequences of an utterance that are added at once."""
+        return self.options.beam
 
     @property
     def slots(self) -> int:
@@ -355,6 +371,13 @@ class TransducerStream:
 
     def _expand(self, beam: Beam, rows: Tensor, logp: Tensor, blank: Tensor, floor: Tensor, live: Tensor) -> Beam:
         """The K best sequences (B, K) one label longer whose score is above the floor (B, 1)."""
+        longer = self._continue(beam, rows, logp, blank)
+        scores, index = longer.scores.view(len(beam.path), -1).topk(min(self.options.beam, longer.scores[0].numel()))
+        scores, index = _pad(scores, self.options.beam, -torch.inf), _pad(index, self.options.beam, 0)
+        return self._children(beam, longer, index, (scores > floor) & live)
+
+    def _continue(self, beam: Beam, rows: Tensor, logp: Tensor, blank: Tensor) -> Longer:
+        """The best labels of each sequence of the beam that is in use: m rows of B·K places, log P (m, V)."""
         B, K = beam.path.shape
         slots = beam.slot.flatten()[rows]
         lm = self.lm.read(slots, self.pool.labels)
@@ -370,30 +393,32 @@ class TransducerStream:
         total = self.total(beam)
         if self.limits is not None:
             total = total.masked_fill(beam.length >= self.limits, -torch.inf)
-
         per_row = min(K, gain.shape[1])
         best, labels = gain.topk(per_row, dim=1)  # no sequence gives more than K of the K best
         everywhere = beam.path.new_full((B * K, per_row), -torch.inf)
         everywhere[rows] = total.flatten()[rows][:, None] + best
-        scores, index = everywhere.view(B, -1).topk(min(K, K * per_row), dim=1)
-        scores, index = _pad(scores, K, -torch.inf), _pad(index, K, 0)
-        valid = (scores > floor) & live
-        parent = index // per_row
-
         compact = torch.zeros(B * K, dtype=torch.long, device=rows.device)
         compact[rows] = torch.arange(len(rows), device=rows.device)
-        at = compact.view(B, K).gather(1, parent)  # which of the m rows the parent is
-        label = labels[at, index % per_row]
+        language = tuple(x.expand_as(gain) for x in (lm, subtracted, phrases))
+        return Longer(everywhere.view(B, K, per_row), labels, compact.view(B, K), logp, aware, language)
+
+    def _children(self, beam: Beam, longer: Longer, index: Tensor, valid: Tensor) -> Beam:
+        """The sequences (B, W) that an index (B, W) into the scores (B, K · labels) names, where it is valid."""
+        per_row = longer.scores.shape[2]
+        parent = index // per_row
+        at = longer.at.gather(1, parent)  # which of the m rows the parent is
+        label = longer.labels[at, index % per_row]
         parents = beam.take(parent)
-        logp_label = logp[at, label]
-        step = logp_label if aware is None else logp_label + aware[at]
+        logp_label = longer.logp[at, label]
+        step = logp_label if longer.aware is None else logp_label + longer.aware[at]
+        lm, subtracted, phrases = (x[at, label].masked_fill(~valid, 0) for x in longer.language)
         hashes = extend_hash(parents.hash, label)
         children = Beam(
             path=(parents.path + step).masked_fill(~valid, -torch.inf),
             asr=(parents.asr + logp_label).masked_fill(~valid, -torch.inf),
-            lm=parents.lm + lm.expand_as(gain)[at, label].masked_fill(~valid, 0),
-            subtracted=parents.subtracted + subtracted.expand_as(gain)[at, label].masked_fill(~valid, 0),
-            phrases=parents.phrases + phrases.expand_as(gain)[at, label].masked_fill(~valid, 0),
+            lm=parents.lm + lm,
+            subtracted=parents.subtracted + subtracted,
+            phrases=parents.phrases + phrases,
             length=parents.length + 1,
             hash=hashes,
             node=self.history.add(parents.node, label, valid, self.frame),
