@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
+from ilme.ilm.distilled import DistilledOptions, Student, distil
 from ilme.protocols import CTCModel, InternalLM
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
-__all__ = ["CTCUnigram", "estimators", "frame_prior", "restored"]
+__all__ = ["CTCBigram", "CTCUnigram", "estimators", "frame_prior", "restored"]
 
 LEAST = -1e4  # nats
 RAREST = 1e-10  # of the labels: one that the speech never had must not be worth any price when it is subtracted
@@ -61,18 +62,65 @@ class CTCUnigram:
         return rows.new_zeros(len(rows))
 
 
+class CTCBigram:
+    """log P(v | w), w the label before: a distilled LM.
+
+    Args:
+        host: The CTC model.
+        student: What was distilled from it.
+    """
+
+    def __init__(self, host: CTCModel, student: Student) -> None:
+        self.host, self.student, self.how, self.scale = host, student, "distilled", 1.0
+        self.blank = int(host.tokens.blank or 0)
+        self.tensors: dict[str, Tensor] = dict(vars(student))
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.host.tokens
+
+    @property
+    def device(self) -> torch.device:
+        return self.host.device
+
+    def start(self, n: int) -> tuple[Tensor, State]:
+        return self.score(torch.full((n,), self.blank, device=self.device), None)
+
+    @torch.no_grad()
+    def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.student.rows(labels, self.blank), None
+
+    def finish(self, rows: Tensor) -> Tensor:
+        return rows.new_zeros(len(rows))
+
+
 def estimators(model: Any) -> dict[str, Estimator]:
     """The ways that this CTC model has."""
-    return {"removed": Estimator(_removed), "frame-prior": Estimator(_frame_prior, "speech")}
+    return {
+        "removed": Estimator(_removed),
+        "frame-prior": Estimator(_frame_prior, "speech"),
+        "distilled": Estimator(_distilled, "speech"),
+    }
 
 
 def restored(model: CTCModel, how: str, tensors: dict[str, Tensor], scale: float) -> InternalLM:
     """Makes an internal LM again from its tensors."""
+    if how == "distilled":
+        return CTCBigram(model, _student(model, tensors))
     row = tensors.get("row")
     if row is None or row.shape != (len(model.tokens),):
         found = None if row is None else tuple(row.shape)
         raise CheckpointError(f"this internal LM was made for another model: it has scores {found}, not one per label")
     return CTCUnigram(model, row.to(model.device), how)
+
+
+def _student(model: CTCModel, tensors: dict[str, Tensor]) -> Student:
+    V = len(model.tokens)
+    shapes = {name: tuple(tensors[name].shape) for name in ("embedding", "output", "bias") if name in tensors}
+    width = shapes.get("embedding", (V, 0))[-1]
+    if shapes != {"embedding": (V, width), "output": (V, width), "bias": (V,)}:
+        raise CheckpointError(f"this internal LM was made for another model: {shapes}, and the model has {V} units")
+    return Student(**{name: tensors[name].to(model.device) for name in shapes})
 
 
 def frame_prior(model: CTCModel, heard: list[Tensor]) -> Tensor:
@@ -93,3 +141,8 @@ def _removed(model: CTCModel, _: Calibration) -> CTCUnigram:
 @torch.no_grad()
 def _frame_prior(model: CTCModel, calibration: Calibration) -> CTCUnigram:
     return CTCUnigram(model, frame_prior(model, [h.to(model.device) for h in calibration.encoded]), "frame-prior")
+
+
+def _distilled(model: CTCModel, calibration: Calibration) -> CTCBigram:
+    options = calibration.learning if isinstance(calibration.learning, DistilledOptions) else None
+    return CTCBigram(model, distil(model, list(calibration.encoded), calibration.labels, options))
