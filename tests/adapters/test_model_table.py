@@ -91,7 +91,7 @@ UNPACKED = (  # of which nothing that runs label by label is ours
     *("qwen3_asr", "parakeet_ctc", "wav2vec2", "hubert"),
     *("parakeet_rnnt", "parakeet_tdt", "nemotron_asr_streaming"),
 )
-STREAMED = {"rnnt": "forward encoders", "ctc": "forward encoders"}
+STREAMED = {"rnnt": "forward encoders", "ctc": "forward encoders", "nemotron_asr_streaming": "in chunks"}
 
 
 def test_the_table_has_every_kind():
@@ -116,6 +116,7 @@ def test_what_a_model_can_do(kind):
         pack_networks(model, (), "int8")  # no error: it can
     assert row["int8"] == ("no" if kind in UNPACKED else "yes") and row["GPU"] == "yes"
     assert row["stream"] == STREAMED.get(kind, "no")
+    assert hasattr(model, "stream") == (row["stream"] == "in chunks")
 
 
 @pytest.mark.slow

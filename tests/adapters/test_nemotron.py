@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,3 +43,18 @@ def test_options(folder):
     features, lengths = load_model(folder[0]).features(waves(1))
     near, far = (load_model(folder[0], lookahead=n).encode(features, lengths)[0] for n in (0, 3))
     assert near.shape == far.shape and not torch.allclose(near, far)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("samples", [15_000, 16_160, 20_481, 700])
+@torch.no_grad()
+def test_pieces_give_what_the_whole_gives(folder, lookahead, samples):
+    model = load_model(folder[0], lookahead=lookahead)
+    wave = np.random.default_rng(samples).standard_normal(samples).astype(np.float32) * 0.1
+    whole, lengths = model.encode(*model.features([wave]))
+    stream = model.stream()
+    pieces = [stream.feed(piece) for piece in np.array_split(wave, 11)]
+    assert samples < 2000 or sum(p.shape[1] for p in pieces) > 0
+    found = torch.cat([*pieces, stream.finish()], 1)
+    assert found.shape[1] == lengths.item()
+    torch.testing.assert_close(found, whole[:, : lengths.item()], rtol=0, atol=1e-4)
