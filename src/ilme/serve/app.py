@@ -20,6 +20,7 @@ except ImportError as error:
 
 from ilme.serve.guard import Guard, error_body
 from ilme.serve.metrics import CONTENT_TYPE
+from ilme.serve.page import add_page
 from ilme.serve.realtime import realtime
 from ilme.serve.service import RequestError, Service
 from ilme.serve.transcriptions import Asked, complete, streamed
@@ -52,6 +53,7 @@ def create_app(service: Service, *, key: str = "", origins: Sequence[str] = ()) 
     _add_errors(app)
     _add_state(app, service)
     _add_transcriptions(app, service)
+    add_page(app, service)
 
     @app.websocket("/v1/realtime")
     async def live(socket: WebSocket) -> None:

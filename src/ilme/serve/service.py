@@ -209,6 +209,11 @@ class Service:
         except (IlmeError, OSError) as error:
             raise RequestError(str(error).replace(str(path), title), 400, "file") from error
 
+    async def windows(self, recording: Recording) -> list[Window]:
+        """All windows of a recording that is not long."""
+        about = self.about[recording.name]
+        return await self._read(lambda: list(stream_windows(recording.stream, about.rate, about.window)))
+
     async def segments(self, recording: Recording) -> AsyncIterator[list[Segment]]:
         """The segments of each window of a recording, in order, as they are found.
 
