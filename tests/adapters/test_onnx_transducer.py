@@ -152,7 +152,7 @@ def test_context_size_is_read_and_checked(folder):
 
 def test_graphs_of_another_form_are_refused(folder):
     shutil.copy(folder / "joiner.onnx", folder / "decoder.onnx")
-    with pytest.raises(CheckpointError, match=r"is no decoder .* Streaming exports"):
+    with pytest.raises(CheckpointError, match=r"is no decoder .* decode_chunk_len"):
         OnnxTransducer.from_folder(folder)
     shutil.copy(folder / "joiner.onnx", folder / "encoder.onnx")
     with pytest.raises(CheckpointError, match="is no encoder of an icefall transducer"):
