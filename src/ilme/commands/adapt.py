@@ -18,12 +18,12 @@ SHOWN = {
         "limit",
         "lm",
         "minutes",
+        "phrases",
         "language",
         "device",
         "format",
         "options.internal",
         "options.style",
-        "options.overlap",
         "options.beam",
     )
 }
@@ -38,6 +38,7 @@ def adapt(
     limit: int = 300,
     lm: str = "auto",
     minutes: float = 0.0,
+    phrases: str = "",
     language: str = "",
     prompt: str = "",
     ranks: str = "",
@@ -64,6 +65,7 @@ def adapt(
             allow and keeps what predicts held-out lines best. Or an LM that is there: a file, a folder or a hub id.
         minutes: Time for training neural LMs; 0 trains the n-gram alone. A run that was killed goes on when it is
             started again.
+        phrases: A file of names and terms that may be said, one a line; a tab and a number after one is its weight.
         language: Language of multilingual models.
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
@@ -90,6 +92,7 @@ def adapt(
         limit=limit,
         lm=lm,
         minutes=minutes,
+        phrases=phrases,
         device=device,
         format=format,
         model_options=model_options(language, prompt, ranks, head),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName
@@ -23,6 +24,7 @@ SHOWN = {
         "lm",
         "subtracted",
         "domain",
+        "phrases",
         "split",
         "limit",
         "beam",
@@ -30,7 +32,6 @@ SHOWN = {
         "device",
         "format",
         "workers",
-        "ray",
     )
 }
 
@@ -43,6 +44,7 @@ def evaluate(
     lm: str = "",
     subtracted: str = "internal",
     domain: bool = False,
+    phrases: str = "",
     method: str = "BS",
     label: str = "",
     name: str = "",
@@ -82,6 +84,7 @@ def evaluate(
         lm: The external LM, as for `ilme tune`.
         subtracted: What is subtracted, as for `ilme tune`.
         domain: MODEL is a domain folder: its LM, internal LM, weights and search are used.
+        phrases: A file of names and terms that may be said, one a line; errors on its words are told apart.
         method: Name of the method, where no weights are given.
         label: Name of the model in tables; its path's last part by default.
         name: Name of the test set; its path's last part by default.
@@ -135,6 +138,7 @@ def evaluate(
             weights=weights,
             lm=lm,
             subtracted=subtracted,
+            phrases=phrases,
             plan=plan,
             name=name,
             out=out,
@@ -153,14 +157,32 @@ def evaluate(
         )
     if processes.rank == 0:
         _tell(results, ledger or out.parent / "test-looks.json", style)
+        if phrases:
+            print(_apart(results, phrases), file=_beside(style))
     return 0
+
+
+def _beside(style: Style) -> TextIO:
+    """Where all but the table goes: another program may read the table."""
+    return sys.stderr if style in ("csv", "json", "latex") else sys.stdout
+
+
+def _apart(results: Results, phrases: str) -> str:
+    """Errors on listed words and on the others."""
+    from ilme.evaluation.listed import listed_errors
+    from ilme.lm.phrase_list import read_phrases
+
+    (measured,) = results.measurements.values()
+    listed, others = listed_errors(measured, read_phrases(phrases))
+    parts = (f"{c.errors} errors on {c.words} {name}" for c, name in ((listed, "listed words"), (others, "others")))
+    return "Phrases: " + ", ".join(parts)
 
 
 def _tell(results: Results, ledger: Path, style: Style) -> None:
     """Prints what was measured, and counts the look."""
     (system,) = results.systems
     print(render(main_table(results), style))
-    beside = sys.stderr if style in ("csv", "json", "latex") else sys.stdout  # another program reads the table
+    beside = _beside(style)
     if system.oracle_wer is not None:
         print(f"Best hypothesis of every n-best list: {system.oracle_wer:.2f} WER", file=beside)
     if system.search_errors is not None:

@@ -15,6 +15,7 @@ SHOWN = {
         "model",
         "out",
         "formats",
+        "phrases",
         "baseline",
         "overwrite",
         "timestamps",
@@ -35,6 +36,7 @@ def transcribe(
     model: str = "",
     out: Path | None = None,
     formats: list[TranscriptFormat] | None = None,
+    phrases: str = "",
     baseline: bool = False,
     overwrite: bool = False,
     timestamps: bool = False,
@@ -66,6 +68,7 @@ def transcribe(
         out: Where transcripts are written, under the paths that files have below the folder or glob named, or under
             the name of a file named itself; without it they are printed.
         formats: Any of txt, json, srt, vtt; txt if not given.
+        phrases: A file of names and terms that may be said, one a line; a tab and a number after one is its weight.
         baseline: Also write what the model makes of it without the domain, as NAME.baseline.
         overwrite: Replace transcripts that another run wrote.
         timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
@@ -109,6 +112,7 @@ def transcribe(
         format,
         timestamps,
         model_options(language, prompt, ranks, head),
+        phrases,
     )
     options = TranscribeOptions(batch_seconds, batch_size, baseline, words)
     files, failed = find_audio(audio), 0

@@ -19,13 +19,13 @@ SHOWN = {
         "out",
         "lm",
         "subtracted",
+        "phrases",
         "split",
         "limit",
         "beam",
         "device",
         "format",
         "workers",
-        "ray",
         "tuning.method",
         "tuning.max_decodes",
         "tuning.normaliser",
@@ -39,6 +39,7 @@ def tune(
     out: Path,
     lm: str = "",
     subtracted: str = "internal",
+    phrases: str = "",
     split: str = "",
     limit: int = 0,
     beam: int = 0,
@@ -68,6 +69,7 @@ def tune(
         lm: The external LM: a checkpoint of ours, an n-gram file, or a mixture of such (`ilme lm mix`).
         subtracted: What is subtracted: internal, another internal LM of the model by name, the file of a learned one
             (`ilme ilm learn`), or a source-domain LM.
+        phrases: A file of names and terms that may be said, one a line; their weight is tuned last.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         beam: Of every decode; 0 takes tuning.beam.
@@ -98,6 +100,7 @@ def tune(
             dev,
             lm=lm,
             subtracted=subtracted,
+            phrases=phrases,
             out=out,
             split=split,
             limit=limit,

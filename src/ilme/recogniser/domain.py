@@ -3,6 +3,7 @@
 domain.json             the card: model, weights, search, what was measured, a hash of every file
 lm.safetensors          the domain's LM, if it was trained for the folder
 internal.safetensors    what takes the place of the acoustics in the model's internal LM
+phrases.txt             names and terms that may be said, if any were listed
 card.md, tuning.json    for people, and for `ilme report`
 
 recogniser = ilme.load_domain("my-domain")
@@ -26,6 +27,7 @@ from ilme.fusion import FusionWeights
 from ilme.ilm.files import load_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixing import is_mixture, read_mixture
+from ilme.lm.phrase_list import read_phrases
 from ilme.protocols import TokenScorer
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.recogniser.options import TRANSFORMER, Options, default_options, options_from_json, options_to_json
@@ -34,10 +36,10 @@ from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import file_hash, write_atomically
 from ilme.runtime.formats import Format
 
-__all__ = ["CARD", "INTERNAL", "LM", "Domain", "load_domain"]
+__all__ = ["CARD", "INTERNAL", "LM", "PHRASES", "Domain", "load_domain"]
 
 FORMAT, VERSION = "ilme-domain", 2
-CARD, LM, INTERNAL = "domain.json", "lm.safetensors", "internal.safetensors"
+CARD, LM, INTERNAL, PHRASES = "domain.json", "lm.safetensors", "internal.safetensors", "phrases.txt"
 STYLES = ("restore", "fold", "keep", "spoken")
 WAYS = (  # to an internal LM
     "",
@@ -77,8 +79,8 @@ class Domain:
     files: dict[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path) -> Domain:
-        """Writes the card, with the hashes of the LM and the internal LM that lie in the folder."""
-        named = [name for name in dict.fromkeys((self.lm, INTERNAL)) if _names_own(folder, name)]
+        """Writes the card, with the hashes of the LM, the internal LM and the phrases that lie in the folder."""
+        named = [name for name in dict.fromkeys((self.lm, INTERNAL, PHRASES)) if _names_own(folder, name)]
         whole = replace(self, files={name: file_hash(folder / name) for name in named})
         data = {"format": FORMAT, "version": VERSION, **asdict(whole)}
         data["search"] = None if self.search is None else options_to_json(self.search)
@@ -128,6 +130,8 @@ class Domain:
             raise BadInputError(f"no internal LM is called {self.internal[:40]!r}; there are {', '.join(WAYS[1:])}")
         if (self.weights.lm and not self.lm) or (self.weights.subtracted and not self.internal):
             raise BadInputError("it gives a weight to an LM that it does not name")
+        if self.weights.phrases and PHRASES not in self.files:
+            raise BadInputError(f"it gives a weight to phrases and has no {PHRASES}")
         for name in (self.lm, *self.files):
             if "\0" in name or any(len(part.encode()) > LONGEST_NAME for part in Path(name).parts):
                 raise BadInputError("it names a file that cannot be one")
@@ -181,7 +185,12 @@ def load_domain(
         raise CheckpointError(f"{folder} was made for a model of kind {domain.kind!r}, and this is a {host.kind!r}")
     scorer, internal = _scorers(folder, domain, lm, host)
     recogniser = Recogniser(
-        host, lm=scorer, subtracted=internal, weights=domain.weights, options=domain.search or default_options(host)
+        host,
+        lm=scorer,
+        subtracted=internal,
+        phrases=read_phrases(_inside(folder, PHRASES)) if domain.weights.phrases else (),
+        weights=domain.weights,
+        options=domain.search or default_options(host),
     )
     return recogniser.pack(format) if host.device.type == "cpu" else recogniser
 

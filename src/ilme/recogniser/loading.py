@@ -18,6 +18,7 @@ from ilme.ilm.decoder_lm import is_decoder_lm, load_decoder_lm
 from ilme.ilm.files import is_internal_lm
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.mixture import MixtureScorer
+from ilme.lm.phrase_list import read_phrases
 from ilme.protocols import TokenScorer
 from ilme.recogniser.options import Options, SearchSettings, default_options
 from ilme.recogniser.packing import pack_networks
@@ -293,6 +294,7 @@ class Parts:
             LM of the model, a file of one (`ilme ilm learn`), or a source-domain LM; empty for none.
         device: Where everything runs.
         format: Of the weights on a CPU. `int8` is faster and changes scores a little.
+        phrases: A file of names and terms that may be said (`ilme.lm.phrase_list`); empty for none.
     """
 
     model: str = ""
@@ -300,6 +302,7 @@ class Parts:
     subtracted: str = ""
     device: str = "cpu"
     format: Format = "float32"
+    phrases: str = ""
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -323,7 +326,9 @@ def describe(parts: Parts) -> dict[str, str]:
     described = asdict(parts)
     if parts.format == "float32":
         described.pop("format")  # scores are those of the unpacked network, to rounding
-    for name in ("model", "lm", "subtracted"):
+    if not parts.phrases:
+        described.pop("phrases")
+    for name in ("model", "lm", "subtracted", "phrases"):
         if getattr(parts, name) and (content := _content(Path(getattr(parts, name)))):
             described[f"{name}_content"] = content
     return described
@@ -352,7 +357,8 @@ def load_recogniser(
     lm = load_lm(parts.lm, model) if parts.lm else None
     subtracted = load_subtracted(parts.subtracted, model) if parts.subtracted else None
     options = search.apply(default_options(model)) if isinstance(search, SearchSettings) else search
-    recogniser = Recogniser(model, lm=lm, subtracted=subtracted, options=options)
+    phrases = read_phrases(parts.phrases) if parts.phrases else ()
+    recogniser = Recogniser(model, lm=lm, subtracted=subtracted, phrases=phrases, options=options)
     if parts.device == "cpu":
         pack_networks(model, (lm, subtracted), parts.format)
     return recogniser

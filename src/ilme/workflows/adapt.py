@@ -29,13 +29,14 @@ from ilme.fusion import FusionWeights
 from ilme.ilm import Calibration, internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
+from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, read_phrases, write_phrases
 from ilme.protocols import InternalLM, TokenScorer
 from ilme.recogniser.cached_decoder import CachedDecoder
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain
+from ilme.recogniser.domain import CARD, INTERNAL, LM, PHRASES, Domain
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_lm, load_model
-from ilme.recogniser.options import Options, default_options
+from ilme.recogniser.options import Options, default_options, safe_boost
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import replace_folder, write_text
@@ -52,6 +53,7 @@ from ilme.workflows.dev_check import unexplained
 from ilme.workflows.domain_lm import LMOptions, keep_lm, read_domain_text, text_writer
 from ilme.workflows.lm_choice import KINDS, choose_lm, work_folder
 from ilme.workflows.options import AdaptOptions, Style
+from ilme.workflows.phrases import boost_on_dev
 from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
 __all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
@@ -59,7 +61,7 @@ __all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
 RANKS = "ranks.tiktoken"
 SAFE_DOMAINS = "audiobooks, telephone calls and voice commands"
 LENGTH_OF_TRANSDUCERS = (0.0, 1.5)  # β has to make up for what an LM takes from each label; decoders rank by the mean
-OURS = (CARD, LM, INTERNAL, RANKS, "card.md", "tuning.json")
+OURS = (CARD, LM, INTERNAL, PHRASES, RANKS, "card.md", "tuning.json")
 KEPT = re.compile(r"lm(-\d+)?(\.[\w.]+)?")  # an LM that was given by name
 Say = Callable[[str], None]
 
@@ -94,6 +96,7 @@ def adapt(
     limit: int = 300,
     lm: str = "auto",
     minutes: float = 0.0,
+    phrases: str | Path | Sequence[PhraseLike] = (),
     device: str = "cpu",
     format: Format = "float32",
     model_options: Mapping[str, Any] | None = None,
@@ -115,6 +118,7 @@ def adapt(
             takes it, in place of all that; over folded tokens if the style is fold.
         minutes: For training neural LMs; 0 trains the n-gram alone, or for 5 minutes a network that `lm` names. A run
             that was killed goes on where it was when it is started again.
+        phrases: Names and terms that may be said: a file, or a list; the folder keeps them.
         device: Where everything runs.
         format: Of the weights on a CPU.
         model_options: What the model's own kind takes, such as a language.
@@ -130,6 +134,7 @@ def adapt(
     if limit < 0:
         raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
     _check_replaceable(out)
+    listed = read_phrases(phrases) if isinstance(phrases, str | Path) and phrases else as_phrases(phrases or ())  # type: ignore[arg-type]
     utterances = _drawn(read_set(dev, split), limit, options.seed)
     if host is None:
         host = load_model(model, device, **(model_options or {}))
@@ -157,9 +162,11 @@ def adapt(
             style=style,
         )
         if utterances:
-            found = _with_dev(host, domain, scorer, utterances, options, say)
+            found = _with_dev(host, domain, scorer, utterances, listed, options, say)
         else:
-            found = _without_dev(host, domain, options, say)
+            found = _without_dev(host, domain, listed, options, say)
+        if listed:
+            write_phrases(folder / PHRASES, listed)
         report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
         found = replace(found, domain=replace(found.domain, report=report))
         written = _written(found, folder, out.name)
@@ -250,8 +257,9 @@ def _written(found: Adapted, folder: Path, name: str) -> Adapted:
     return replace(found, domain=found.domain.save(folder))
 
 
-def _without_dev(host: Any, domain: Domain, options: AdaptOptions, say: Say) -> Adapted:
+def _without_dev(host: Any, domain: Domain, phrases: Sequence[Phrase], options: AdaptOptions, say: Say) -> Adapted:
     name, weights = safe_choice(host)
+    weights = replace(weights, phrases=safe_boost(host) if phrases else 0.0)
     name = name if options.internal == "auto" else options.internal
     where = f"weights learned on {SAFE_DOMAINS}" if _is_measured(host) else "cautious weights"
     note = (
@@ -265,7 +273,13 @@ def _without_dev(host: Any, domain: Domain, options: AdaptOptions, say: Say) -> 
 
 
 def _with_dev(
-    host: Any, domain: Domain, lm: TokenScorer, dev: Sequence[Utterance], options: AdaptOptions, say: Say
+    host: Any,
+    domain: Domain,
+    lm: TokenScorer,
+    dev: Sequence[Utterance],
+    phrases: Sequence[Phrase],
+    options: AdaptOptions,
+    say: Say,
 ) -> Adapted:
     references = {u.id: u.text for u in dev}
     speakers = {u.id: u.speaker for u in dev}
@@ -312,10 +326,11 @@ def _with_dev(
     fused = decoder(internal)
     cached = CachedDecoder(fused)
     cached.know(FusionWeights(), search.beam, lists)
+    heard = [replace(u, speaker=speakers.get(u.id, "")) for u in dev]
     found = tune_decoder(
         cached,
         fused.recogniser,
-        [replace(u, speaker=speakers.get(u.id, "")) for u in dev],
+        heard,
         TuningOptions(
             space=space,
             background=options.background,
@@ -332,17 +347,24 @@ def _with_dev(
     )
     after = measured(cached.decode(found.weights, search.beam))
     gained = after.total.errors < before.total.errors
-    chosen_lm = internal if gained and found.weights.subtracted else None  # an internal LM with weight 0 is none
+    weights, after = (found.weights, after) if gained else (FusionWeights(), before)
+    chosen_lm = internal if weights.subtracted else None  # an internal LM with weight 0 is none
+    told_of = {"set aside": {u.id: u.reason for u in aside}} if aside else {}
+    if phrases:
+        expecting = SearchDecoder(fused.recogniser.with_phrases(phrases), dev, options=decoding)
+        best, told_of["phrases"] = boost_on_dev(
+            lambda w: expecting.decode(w, search.beam), expecting.recogniser, heard, phrases, weights, normaliser, say
+        )
+        weights, after = replace(weights, phrases=best.boost), best.measured or after
     return Adapted(
         replace(
             domain,
-            weights=found.weights if gained else FusionWeights(),
+            weights=weights,
             internal="" if chosen_lm is None else chosen_lm.how,
-            report=_dev_report(before, after if gained else before, gained, found, ranking, normaliser)
-            | ({"set aside": {u.id: u.reason for u in aside}} if aside else {}),
+            report=_dev_report(before, after, gained, found, ranking, normaliser) | told_of,
         ),
         before,
-        after if gained else before,
+        after,
         found,
         chosen_lm,
         ranking,

@@ -20,7 +20,9 @@ def card_text(adapted: Adapted, name: str) -> str:
         f"# {name}: {domain.model} adapted from text",
         "",
         f"Weights: λ_T {w.lm:.4f} (LM), μ {w.subtracted:.4f} (internal LM: {domain.internal or 'none'}), "
-        f"β {w.length:.4f}" + (f", ε {w.background:g} (of a uniform background)." if w.background else "."),
+        f"β {w.length:.4f}"
+        + (f", ε {w.background:g} (of a uniform background)" if w.background else "")
+        + (f", κ {w.phrases:g} (listed phrases)." if w.phrases else "."),
     ]
     if "note" in report:
         lines += ["", f"**{report['note'][0].upper()}{report['note'][1:]}.**"]
@@ -33,6 +35,10 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += [f"- and {len(aside) - LISTED} more in domain.json"] if len(aside) > LISTED else []
     if "perplexity" in report.get("lm", {}):
         lines += ["", *_lm(report["lm"])]
+    if "phrases" in report:
+        about = report["phrases"]
+        lines += ["", f"Phrases: {about['listed']} listed; {about['why']}. Dev:", ""]
+        lines += [f"- {boost}: {errors}" for boost, errors in about["dev"].items()]
     if "text" in report:
         lines += ["", "Text: " + ", ".join(f"{k} {v}" for k, v in report["text"].items() if v not in ([], False)) + "."]
     return "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@ from ilme.evaluation.metrics import NormaliserName, normaliser
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
+from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings, changed
@@ -76,6 +77,7 @@ def evaluate(
     weights: TuningResult | FusionWeights | str | Path | None = None,
     lm: str = "",
     subtracted: str = INTERNAL,
+    phrases: str | Path = "",
     plan: Plan | None = None,
     name: str = "",
     out: Path | None = None,
@@ -100,6 +102,7 @@ def evaluate(
         weights: What `ilme.tune` returned or saved, or weights; without them a recogniser's own, or none.
         lm: The external LM, as `ilme.load_lm` takes it.
         subtracted: What is subtracted: an internal LM by name or file, or a source-domain LM.
+        phrases: A file of names and terms that may be said; their weight is the tuning's, or a safe one.
         plan: Names, beam, normaliser, details; what a tuning says goes first.
         name: Name of the test set.
         out: Folder for results.json and the decode; without it nothing is written.
@@ -117,6 +120,8 @@ def evaluate(
         progress: Called with (utterances done, of how many).
     """
     processes, utterances = processes or Processes(), read_set(test, split, limit)
+    if isinstance(model, Recogniser) and phrases:
+        model = model.with_phrases(read_phrases(phrases))
     own = model.weights if isinstance(model, Recogniser) else FusionWeights()
     label = type(model.model).__name__ if isinstance(model, Recogniser) else Path(model).name
     plan = _weighted(plan or Plan(label, "BS"), weights, own)
@@ -131,10 +136,13 @@ def evaluate(
             )
             system = evaluate_decoder(plan, model, decoder, utterances, first=first)
         else:
-            parts = Parts(str(model), lm, subtracted if plan.weights.subtracted else "", device, format)
+            subtracted = subtracted if plan.weights.subtracted else ""
+            parts = Parts(str(model), lm, subtracted, device, format, str(phrases))
             how = decoding or DecodingOptions()
             work = DecoderPlan(parts, tuple(utterances), folder, describe(parts), how, search, model_options or {})
             recogniser = work.load()
+            boost = plan.weights.phrases or recogniser.weights.phrases
+            plan = replace(plan, weights=replace(plan.weights, phrases=boost if phrases else 0.0))
             if plan.tuning is not None:
                 recogniser.options = changed(recogniser.options, plan.tuning.search)
                 work = replace(work, search=recogniser.options)
@@ -156,7 +164,7 @@ def _weighted(plan: Plan, weights: TuningResult | FusionWeights | str | Path | N
 
 
 def _values(weights: FusionWeights) -> tuple[float, ...]:
-    return weights.lm, weights.subtracted, weights.length
+    return weights.lm, weights.subtracted, weights.length, weights.phrases
 
 
 def evaluate_decoder(

@@ -21,6 +21,7 @@ from ilme.data.audio import audio_info
 from ilme.data.audio_files import AudioFile, find_audio
 from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError, IlmeError
+from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.domain import CARD, load_domain
 from ilme.recogniser.loading import Parts, describe, load_recogniser
 from ilme.recogniser.recogniser import Recogniser
@@ -78,6 +79,7 @@ class Job:
         format: Of the weights on a CPU.
         timestamps: Let Whisper time each sentence.
         model_options: What the model's own kind takes, such as a language.
+        phrases: A file of names and terms that may be said, beside those of the domain; empty for none.
     """
 
     domain: str = ""
@@ -86,12 +88,17 @@ class Job:
     format: Any = "float32"
     timestamps: bool = False
     model_options: Mapping[str, Any] = field(default_factory=dict)
+    phrases: str = ""
 
     def __post_init__(self) -> None:
         if not self.domain and not self.model:
             raise BadInputError("name a domain folder (`ilme adapt` writes one) or a model")
 
     def load(self) -> Recogniser:
+        phrases = read_phrases(self.phrases) if self.phrases else ()
+        return self._load().with_phrases(phrases)
+
+    def _load(self) -> Recogniser:
         if self.domain:
             return load_domain(
                 self.domain, model=self.model, device=self.device, format=self.format, timestamps=self.timestamps
@@ -109,6 +116,7 @@ class Job:
             "format": self.format,
             "timestamps": self.timestamps,
             "model_options": dict(self.model_options),
+            **({"phrases": file_hash(Path(self.phrases))} if self.phrases and Path(self.phrases).is_file() else {}),
         }
 
 
@@ -120,6 +128,7 @@ def transcribe(
     out: str | Path | None = None,
     formats: Sequence[str] = ("txt",),
     device: str = "cpu",
+    phrases: str | Path = "",
     options: TranscribeOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -133,6 +142,7 @@ def transcribe(
         out: Where transcripts are written as they finish; a killed call goes on where it was.
         formats: Any of txt, json, srt, vtt.
         device: Where everything runs.
+        phrases: A file of names and terms that may be said, one a line.
         options: Batches, baseline.
         overwrite: Replace transcripts that another call wrote.
         progress: Called with (seconds done, of how many).
@@ -140,7 +150,7 @@ def transcribe(
     Returns:
         What became of each file that was transcribed now; files that an earlier call had finished are not among them.
     """
-    job = Job(str(domain), str(model), device)
+    job = Job(str(domain), str(model), device, phrases=str(phrases))
     files = find_audio([audio] if isinstance(audio, str | Path) else audio)
     options = options or TranscribeOptions()
     if out is None:

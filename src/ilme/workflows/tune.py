@@ -10,15 +10,17 @@ from typing import Any
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import TuningResult, TuningStep
+from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.formats import Format
 from ilme.search.rescoring import SmoothedLists
-from ilme.tuning.tuner import Decoder, TuningOptions
+from ilme.tuning.tuner import AdjustableDecoder, Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
 from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
+from ilme.workflows.phrases import boost_on_dev
 
 __all__ = ["tune", "tune_decoder"]
 
@@ -31,6 +33,7 @@ def tune(
     *,
     lm: str = "",
     subtracted: str = INTERNAL,
+    phrases: str | Path = "",
     out: Path | None = None,
     split: str = "",
     limit: int = 0,
@@ -52,6 +55,7 @@ def tune(
         dev: A manifest, Lhotse cuts, a folder with either, or utterances.
         lm: The external LM, as `ilme.load_lm` takes it.
         subtracted: What is subtracted: an internal LM by name or file, or a source-domain LM.
+        phrases: A file of names and terms that may be said: their weight is tuned last, with three decodes more.
         out: Folder for tuning.json and the decodes; without it nothing is written.
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
@@ -73,12 +77,14 @@ def tune(
     folder = None if out is None else out / "decodes"
     with held(out, processes, "tuning.json"):
         if isinstance(model, Recogniser):
+            model = model.with_phrases(read_phrases(phrases)) if phrases else model
             decoder = SearchDecoder(
                 model, utterances, folder=folder, about=about, options=decoding, processes=processes, progress=progress
             )
             result = tune_decoder(decoder, model, utterances, options)
         else:
-            parts = Parts(str(model), lm, "" if options.method in ("BS", "SF") else subtracted, device, format)
+            subtracted = "" if options.method in ("BS", "SF") else subtracted
+            parts = Parts(str(model), lm, subtracted, device, format, str(phrases))
             about = describe(parts) | {"dev": str(dev) if isinstance(dev, str | Path) else ""}
             how = decoding or DecodingOptions()
             plan = DecoderPlan(parts, tuple(utterances), folder, about, how, search, model_options or {})
@@ -102,7 +108,7 @@ def tune_decoder(
     A beam of 0 is that of the recogniser's options.
     """
     options = replace(options, beam=options.beam or recogniser.options.beam, length_exponent=recogniser.length_exponent)
-    return find_weights(
+    found = find_weights(
         decoder,
         {u.id: u.text for u in utterances},
         options=options,
@@ -110,6 +116,18 @@ def tune_decoder(
         rescore=_rescore(recogniser, options.background),
         **({} if on_step is None else {"on_step": on_step}),
     )
+    if not recogniser.listed:
+        return found
+    tuned = decoder.adjusted(found.search) if found.search and isinstance(decoder, AdjustableDecoder) else decoder
+    best, _ = boost_on_dev(
+        lambda weights: tuned.decode(weights, found.beam),
+        recogniser,
+        utterances,
+        recogniser.listed,
+        found.weights,
+        found.normaliser,
+    )
+    return replace(found, weights=replace(found.weights, phrases=best.boost), dev=best.listed + best.others)
 
 
 def _rescore(recogniser: Recogniser, shares: tuple[float, ...]) -> SmoothedLists | None:

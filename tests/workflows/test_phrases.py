@@ -1,0 +1,99 @@
+"""Listed phrases in adaptation, tuning, evaluation and transcription, with a tiny network."""
+
+from __future__ import annotations
+
+import pytest
+
+from ilme.cli import main
+from ilme.errors import BadInputError, CheckpointError
+from ilme.evaluation.results import Results
+from ilme.evaluation.tuning_result import TuningResult
+from ilme.recogniser.domain import PHRASES, Domain, load_domain
+from ilme.recogniser.loading import Parts, describe, load_model
+from ilme.recogniser.options import safe_boost
+from ilme.workflows.adapt import AdaptOptions, adapt
+from ilme.workflows.transcribe import Job
+from tests.checkpoints import TEXTS, write_checkpoints, write_set
+
+OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2, normaliser="spoken")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkpoint, text of a domain, dev speech and a file of phrases."""
+    made = write_checkpoints(tmp_path_factory.mktemp("networks"))
+    (made / "domain.txt").write_text("the sea was calm\nthe whale swam in the sea\n" * 5)
+    (made / "names.txt").write_text("# words\nwhale\nthe sea\t2\n")
+    write_set(made, "dev", TEXTS[:5])
+    return made
+
+
+def adapted(folder, out, **how):
+    return adapt(folder / "rnnt", [str(folder / "domain.txt")], out, options=OPTIONS, **how)
+
+
+def test_without_dev_the_safe_boost_is_used(folder, tmp_path):
+    found = adapted(folder, tmp_path / "out", phrases=folder / "names.txt")
+    assert found.domain.weights.phrases == safe_boost(load_model(folder / "rnnt"))
+    assert PHRASES in found.domain.files and "κ" in (tmp_path / "out" / "card.md").read_text()
+    again = load_domain(tmp_path / "out")
+    assert [(p.text, p.weight) for p in again.listed] == [("whale", 1.0), ("the sea", 2.0)]
+    assert again.weights == found.domain.weights
+    (tmp_path / "out" / PHRASES).write_text("another\n")
+    with pytest.raises(CheckpointError, match="is not the file"):
+        load_domain(tmp_path / "out")
+    without = adapted(folder, tmp_path / "out")
+    assert not (tmp_path / "out" / PHRASES).exists() and not without.domain.weights.phrases
+
+
+def test_with_dev_the_boost_is_tuned(folder, tmp_path):
+    said = []
+    found = adapted(
+        folder, tmp_path / "out", phrases=["whale", ("the sea", 2.0)], dev=folder / "dev.jsonl", say=said.append
+    )
+    report = found.domain.report["phrases"]
+    assert report["listed"] == 2 and report["boost"] == found.domain.weights.phrases
+    assert len(report["dev"]) == 4 and report["why"] in (tmp_path / "out" / "card.md").read_text()
+    assert any("phrases: 2 listed" in line for line in said)
+    assert Domain.read(tmp_path / "out").weights == found.domain.weights
+    assert load_domain(tmp_path / "out").weights == found.domain.weights
+
+
+def test_a_card_with_a_boost_and_no_list_is_damaged(folder, tmp_path):
+    found = adapted(folder, tmp_path / "out", phrases=folder / "names.txt")
+    (tmp_path / "out" / PHRASES).unlink()
+    found.domain.save(tmp_path / "out")
+    with pytest.raises(CheckpointError, match="gives a weight to phrases"):
+        load_domain(tmp_path / "out")
+
+
+def test_commands(folder, tmp_path, capsys):
+    """tune finds κ, evaluate uses it, transcribe takes the file; each describes what it read by its content."""
+    names, model, dev = str(folder / "names.txt"), str(folder / "rnnt"), str(folder / "dev.jsonl")
+    small = ["--tuning.method", "BS", "--tuning.beam", "3", "--tuning.replicates", "2", "--tuning.grid", "3"]
+    assert main(["tune", model, dev, str(tmp_path / "tuned"), "--phrases", names, *small]) == 0
+    tuning = tmp_path / "tuned" / "tuning.json"
+    boost = TuningResult.load(tuning).weights.phrases
+    assert main(["evaluate", model, dev, str(tmp_path / "out"), "--phrases", names, "--weights", str(tuning)]) == 0
+    (system,) = Results.load(tmp_path / "out" / "results.json").systems
+    assert system.weights.phrases == boost or not boost
+    assert main(["evaluate", model, dev, str(tmp_path / "safe"), "--phrases", names, "--beam", "3"]) == 0
+    (system,) = Results.load(tmp_path / "safe" / "results.json").systems
+    assert system.weights.phrases == safe_boost(load_model(model))
+    assert "listed words" in capsys.readouterr().out
+    assert main(["transcribe", str(folder / "dev0.wav"), "--model", model, "--phrases", names]) == 0
+    assert main(["transcribe", str(folder / "dev0.wav"), "--model", model, "--phrases", "nothing.txt"]) == 1
+    assert "there is no file of phrases" in capsys.readouterr().err
+
+
+def test_what_was_listed_is_part_of_the_description(folder, tmp_path):
+    first = Job(model=str(folder / "rnnt"), phrases=str(folder / "names.txt"))
+    other = tmp_path / "names.txt"
+    other.write_text("somebody\n")
+    assert first.describe() != Job(model=str(folder / "rnnt"), phrases=str(other)).describe()
+    assert "phrases" not in Job(model=str(folder / "rnnt")).describe()
+    assert first.load().phrases is not None
+    parts = Parts(str(folder / "rnnt"), phrases=str(other))
+    assert "phrases_content" in describe(parts) and "phrases" not in describe(Parts(str(folder / "rnnt")))
+    with pytest.raises(BadInputError, match="no file of phrases"):
+        Job(model=str(folder / "rnnt"), phrases=str(tmp_path / "none")).load()
