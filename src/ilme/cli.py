@@ -23,6 +23,10 @@ JOBS: dict[str, dict[str, tuple[str, str]]] = {
             "audio files to text, with an adapted domain or a model as it is",
         ),
         "serve": ("ilme.commands.serve:serve", "domains as a service that OpenAI's clients can call"),
+        "phrases suggest": (
+            "ilme.commands.phrases:suggest",
+            "names and rare words of a text that a model is likely to miss",
+        ),
         "demo": ("ilme.commands.demo:demo", "the paper's table from the bundled models and recordings"),
         "doctor": ("ilme.commands.doctor:doctor", "what this machine has, and what to do about each problem"),
     },
