@@ -6,10 +6,10 @@ import pytest
 
 from ilme.cli import main
 from ilme.errors import BadInputError
+from ilme.ilm import internal_lm
 from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.loading import load_model
 from ilme.search.rescoring import sequence_scores
-from ilme.ilm import internal_lm
 from ilme.workflows.suggest import _words, suggest_phrases
 from tests.checkpoints import write_checkpoints
 
