@@ -43,6 +43,7 @@ CASTS = Path(__file__).parent / "lists" / "casts.txt"
 MOSTLY = 0.05  # a name is written in lower case at most so often
 NAME = re.compile(r"(?<=[a-z,;] )[A-Za-z]{3,}\b")  # not at the beginning of a sentence
 SEED, BATCH = 7, 8
+WINDOW = 30.0  # seconds: what is longer would be cut
 
 
 def novel_words(folder: Path) -> tuple[Counter[str], Counter[str]]:
@@ -84,8 +85,9 @@ def chosen(utterances: Sequence[Utterance], phrases: Sequence[Phrase], limit: in
         return any(tuple(words[i : i + n]) in listed for i in range(len(words)) for n in range(1, longest + 1))
 
     draw = random.Random(SEED)
-    holding = [u for u in utterances if holds(u)]
-    others = [u for u in utterances if not holds(u)]
+    fitting = [u for u in utterances if u.seconds <= WINDOW]
+    holding = [u for u in fitting if holds(u)]
+    others = [u for u in fitting if not holds(u)]
     size = min(len(holding), limit // 2)
     return sorted([*draw.sample(holding, size), *draw.sample(others, size)], key=lambda u: (u.seconds, u.id))
 
