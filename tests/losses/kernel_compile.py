@@ -44,12 +44,12 @@ def compile_in_place_of_launch(kernel: JITFunction, grid: Any) -> Callable[..., 
     return compiled
 
 
-def compile_transducer(dtype: torch.dtype, activation: str, J: int) -> None:
+def compile_transducer(dtype: torch.dtype, activation: str, J: int, factorised: bool = False) -> None:
     B, T, U, V = 2, 4, 3, 13
     lengths = torch.tensor([T, T - 1]), torch.tensor([U, U - 1])
     given = (torch.randn(B, T, J), torch.randn(B, U + 1, J), torch.randn(V, J), torch.randn(V))
     terms = rnnt.Terms(*given, torch.randint(1, V, (B, U)), *lengths)
-    tiles = rnnt_triton.TritonTiles(terms, rnnt.TilePlan(0, activation, dtype, 0.0, 17, True))
+    tiles = rnnt_triton.TritonTiles(terms, rnnt.TilePlan(0, activation, dtype, 0.0, 17, True, factorised))
     cells = torch.arange(B * T * (U + 1))
     lse, blank, label = tiles.forward(cells)
     _, alpha, shifts = rnnt_triton.forward_scores(blank, label, *lengths)
@@ -77,6 +77,7 @@ if __name__ == "__main__":
     JITFunction.__getitem__ = compile_in_place_of_launch
     for format in (torch.float32, torch.float16, torch.bfloat16):
         compile_transducer(format, "tanh", 24)
+        compile_transducer(format, "tanh", 24, factorised=True)
         compile_cross_entropy(format, 5000)
     compile_transducer(torch.float32, "relu", 1)  # sizes of 1 are constants to the compiler
     compile_cross_entropy(torch.float32, 1)
