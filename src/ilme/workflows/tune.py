@@ -132,8 +132,8 @@ def tune_decoder(
 
 def _rescore(recogniser: Recogniser, shares: tuple[float, ...]) -> SmoothedLists | None:
     """What each ε subtracts, for lists of this recogniser; None where there is nothing to subtract, or no ε but 0."""
-    scorer = recogniser.subtracted
-    if scorer is None or not any(shares):
+    scorer = recogniser.subtracted if any(shares) else None
+    if scorer is None:
         return None
     end = recogniser.ends["subtracted"]
     return SmoothedLists(scorer, tuple(dict.fromkeys(shares)), background=recogniser.background, finish=end, rows=256)
