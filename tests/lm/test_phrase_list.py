@@ -159,3 +159,18 @@ def test_a_weight_of_one_is_not_written_and_small_weights_count(tmp_path):
     file = tmp_path / "phrases.txt"
     write_phrases(file, as_phrases(["Scrooge", ("Fezziwig", 2), ("Marley", 0.25)]))
     assert file.read_text() == "Scrooge\nFezziwig\t2\nMarley\t0.25\n"
+
+
+def test_a_word_piece_without_its_space_stands_for_the_phrase_too():
+    class Pieces:
+        tokens = Tokens(("<b>", "▁bank", "bank", "ank", "er"), blank=0)
+
+        def encode(self, text):
+            return {"bank": [1], "banker": [1, 4]}[text.lower()]
+
+        def decode(self, ids):
+            return "".join(self.tokens.pieces[i] for i in ids).replace("▁", " ").strip()
+
+    tokenizer = Pieces()
+    scorer, _ = compile_phrases([Phrase("banker")], tokenizer, tokenizer.tokens)
+    assert bonuses(scorer, tokenizer, [1, 4], [2, 4], [3, 4]) == pytest.approx([2, 2, 0])
