@@ -25,7 +25,6 @@ SHOWN = {
         "format",
         "workers",
         "ray",
-        "batch_seconds",
     )
 }
 
