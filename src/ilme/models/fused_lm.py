@@ -78,7 +78,7 @@ class FusedOutput(nn.Module, ABC):
 
 
 class DeepOutput(FusedOutput):
-    """z = W h + W_p (g p) + b,   g = σ(vᵀ p + c)   (Gulcehre et al. 2015, Eqs. 6 and 7)."""
+    """z = W h + W_p (g p) + b,   g = σ(vᵀ p + c)   (Gulcehre et al. 2015)."""
 
     def __init__(self, layer: nn.Linear, lm: LSTMLM) -> None:
         super().__init__(layer, lm)
@@ -92,7 +92,7 @@ class DeepOutput(FusedOutput):
 
 
 class GatedOutput(FusedOutput):
-    """z = W r + b with r, g and l as above: the LM's logits through a gate for each unit   (Sriram et al. 2017, Eq. 4).
+    """z = W r + b with r, g and l as above: the LM's logits through a gate for each unit   (Sriram et al. 2017).
 
     It reads the LM's logits and no hidden unit of it, so any LM over the same tokens fits.
     """
