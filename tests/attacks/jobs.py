@@ -375,12 +375,22 @@ def moments(changes: int, seconds: float, count: int, seed: int) -> Iterator[Mom
 
 
 def tear(folder: Path, length: int) -> None:
-    """Cuts off the end of the last line of every journal, never more than that line; a file's begin is on the disk."""
+    """Cuts off the end of the last line of every journal, never more than that line, nor what is on the disk before
+    something else is: a transcript's begin, metrics before a checkpoint.
+    """
     for file in folder.rglob("*.jsonl"):
         content = file.read_bytes()
         line = content.rstrip(b"\n").split(b"\n")[-1]
-        if content.count(b"\n") > 1 and b'"state": null' not in line:
+        if content.count(b"\n") > 1 and not _synced(file, line):
             os.truncate(file, len(content) - min(length, len(line) - 1))
+
+
+def _synced(file: Path, line: bytes) -> bool:
+    if file.name != "metrics.jsonl":
+        return b'"state": null' in line
+    saved = [int(path.name[5:]) for path in (file.parent / "checkpoints").glob("step-*")]
+    row = json.loads(line) if line.endswith(b"}") else {}
+    return (file.parent / "done.json").exists() or row.get("step", 0) <= max(saved, default=0)
 
 
 # --- what a job made --------------------------------------------------------------------------------------------------

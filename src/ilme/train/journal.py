@@ -13,6 +13,7 @@ Each line of metrics.jsonl is one JSON object with "step" and "hours" (hours of 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,11 @@ class Journal:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self._events.add_scalar(name, value, step)
+
+    def sync(self) -> None:
+        """Waits until all lines are on the disk: those before a checkpoint must outlive a power cut, as it does."""
+        if self.active:
+            os.fsync(self._file.fileno())
 
     def show(self, step: int, steps: int, loss: float, hours_per_second: float, remaining: float) -> None:
         """The state of the run for a reader; without a terminal, one plain line."""

@@ -177,6 +177,7 @@ class Trainer:
     def _begin(self, resume: bool) -> None:
         if self.fabric.is_global_zero:
             remove_partials(*(self.out / name for name in WRITTEN))
+            self.snapshots.tidy()
         newest = self.snapshots.newest()
         if newest is not None and not resume:
             raise BadInputError(
@@ -356,6 +357,7 @@ class Trainer:
         self._check_weights()
         self.progress.sources = self._gather(self.source.state_dict())
         if self.fabric.is_global_zero:
+            journal.sync()
             try:
                 self.snapshots.save(self.progress, *self.updates.state())
             except CheckpointError as error:

@@ -88,7 +88,7 @@ class Snapshots:
         """
         final = self.folder / f"step-{progress.step:08d}"
         try:
-            self._remove_partial()
+            self.tidy()
             with replace_folder(final) as folder:
                 for name, tensors in files.items():
                     write_tensors(folder / f"{name}.safetensors", tensors, {})
@@ -99,6 +99,7 @@ class Snapshots:
             raise CheckpointError(self._failure(progress.step, error)) from error
         for path in self.all()[: -self.keep]:
             if path.name != f"step-{progress.best_step:08d}":
+                (path / "state.json").unlink()  # from here on it is none
                 shutil.rmtree(path)
         return final
 
@@ -110,9 +111,10 @@ class Snapshots:
         kept = f"the last good one, {last}, is untouched" if last else "there is no earlier one"
         return f"checkpoint of step {step} could not be written ({why}); {kept}"
 
-    def _remove_partial(self) -> None:
-        """What a kill in the middle of a write left."""
-        for path in self.folder.glob(".*.partial"):
+    def tidy(self) -> None:
+        """Removes what a kill in the middle of a write, or of a removal, left."""
+        broken = (path for path in self.folder.glob("step-*") if not (path / "state.json").is_file())
+        for path in [*self.folder.glob(".*.partial"), *broken]:
             shutil.rmtree(path)
 
     def load(self, path: Path) -> tuple[Progress, dict[str, dict[str, Tensor]], dict[str, Any]]:
