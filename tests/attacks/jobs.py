@@ -378,7 +378,8 @@ def tear(folder: Path, length: int) -> None:
     """Cuts off the end of the last line of every journal, never more than that line, nor what is on the disk before
     something else is: a transcript's begin, metrics before a checkpoint.
     """
-    for file in folder.rglob("*.jsonl"):
+    journals = ("metrics.jsonl", "part-*.jsonl", ".ilme-transcribe/*.jsonl")  # all else is written whole
+    for file in [file for pattern in journals for file in folder.rglob(pattern)]:
         content = file.read_bytes()
         line = content.rstrip(b"\n").split(b"\n")[-1]
         if content.count(b"\n") > 1 and not _synced(file, line):
@@ -414,7 +415,11 @@ def _content(path: Path) -> Any:
         return [_timeless(json.loads(line)) for line in path.read_text().splitlines() if line]
     if path.suffix in (".md", ".txt"):
         return CLOCK.sub("", path.read_text())
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read_bytes()
+    if path.suffix == ".safetensors":  # its header has its entries in any order
+        end = 8 + int.from_bytes(content[:8], "little")
+        return json.loads(content[8:end]), hashlib.sha256(content[end:]).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _timeless(data: Any) -> Any:

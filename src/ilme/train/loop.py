@@ -386,6 +386,8 @@ class Trainer:
         self.updates.restore(path, files, about)
         self.source.load_state_dict(progress.sources[self.fabric.global_rank])
         self.progress = progress
+        if self.fabric.is_global_zero:
+            self.snapshots.prune(progress)  # a kill may have come between a checkpoint and this
 
     def _on_sigterm(self, *_: Any) -> None:
         self._stop_asked = True

@@ -97,11 +97,15 @@ class Snapshots:
                 write_json(folder / "state.json", state)
         except (OSError, CheckpointError) as error:
             raise CheckpointError(self._failure(progress.step, error)) from error
+        self.prune(progress)
+        return final
+
+    def prune(self, progress: Progress) -> None:
+        """Removes those that are no longer kept."""
         for path in self.all()[: -self.keep]:
             if path.name != f"step-{progress.best_step:08d}":
                 (path / "state.json").unlink()  # from here on it is none
                 shutil.rmtree(path)
-        return final
 
     def _failure(self, step: int, error: Exception) -> str:
         cause = error.__cause__ if isinstance(error, CheckpointError) else error
