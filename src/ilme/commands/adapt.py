@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from ilme.runtime.console import tell
 from ilme.runtime.formats import Format
 from ilme.workflows.options import AdaptOptions
 
@@ -97,6 +99,6 @@ def adapt(
         format=format,
         model_options=model_options(language, prompt, ranks, head),
         options=options,
-        say=lambda line: print(line, flush=True),
+        say=lambda line: tell(line, sys.stdout),
     )
     print(card_text(adapted, out.name))

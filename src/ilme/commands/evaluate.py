@@ -181,6 +181,7 @@ def _apart(results: Results, phrases: str) -> str:
 def _tell(results: Results, ledger: Path, style: Style) -> None:
     """Prints what was measured, and counts the look."""
     (system,) = results.systems
+    looks = record_look(ledger, results)  # before anything is printed: printing may fail
     print(render(main_table(results), style))
     beside = _beside(style)
     if system.oracle_wer is not None:
@@ -191,6 +192,5 @@ def _tell(results: Results, ledger: Path, style: Style) -> None:
             f"{found['right']} right, {found['search']} lost by the search, {found['model']} lost by the scores",
             file=beside,
         )
-    looks = record_look(ledger, results)
     if looks:
         print(f"This test set has been decoded with tuned weights {looks} time{'s' if looks > 1 else ''}.", file=beside)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ilme.runtime.console import tell
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -100,7 +102,7 @@ def _lines(name: str, began: float, every: float = 30.0) -> Update:
         now = time.monotonic()
         if now - last >= every or done == total:
             last = now
-            print(f"{prefix}decoded {done}/{total} utterances, {now - began:.0f} s", file=sys.stderr, flush=True)
+            tell(f"{prefix}decoded {done}/{total} utterances, {now - began:.0f} s")
 
     return update
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import types
 import typing
 from pathlib import Path
@@ -66,7 +67,20 @@ def json_object(text: str | bytes, where: object) -> dict[str, Any]:
         raise CheckpointError(f"{where} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{where} is not a JSON object: it holds {_shown(data)}")
+    if not _encodable(text, data):
+        raise CheckpointError(f"{where} holds half a character (a lone surrogate), which no file can; it is damaged")
     return data
+
+
+def _encodable(text: str | bytes, data: Any) -> bool:
+    """Whether every text of the data can be written as UTF-8: an escape may stand for half a character."""
+    if not re.search(rb"\\u[dD][89a-fA-F]" if isinstance(text, bytes) else r"\\u[dD][89a-fA-F]", text):  # type: ignore[arg-type]
+        return True
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_json_object(file: Path) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
+from ilme.runtime.console import tell
 from ilme.runtime.files import file_hash, write_json
 from ilme.runtime.locks import only_run
 
@@ -188,4 +188,4 @@ class Study:
         return mark
 
     def say(self, text: str) -> None:
-        print(f"study: {text}", file=sys.stderr, flush=True)
+        tell(f"study: {text}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ilme.runtime.console import tell
 from ilme.runtime.files import append, atomic_path, open_journal, write_json_lines
 
 __all__ = ["Journal", "draw_curves", "read_metrics"]
@@ -124,7 +125,7 @@ class Journal:
         elif self.active and self._listener is not None:
             self._listener(text)
         elif self.active:
-            print(f"{self.title}: {text}", file=sys.stderr, flush=True)
+            tell(f"{self.title}: {text}")
 
 
 def _progress_bar() -> Any:

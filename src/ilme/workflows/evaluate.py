@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme.data.utterances import Utterance, references_of, unique_by_id
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.analysis import oracle, search_errors
 from ilme.evaluation.contributions import explain, forced
 from ilme.evaluation.metrics import NormaliserName, normaliser
@@ -23,6 +22,7 @@ from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings, changed
 from ilme.recogniser.packing import run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.configs import json_object
 from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import Decoder
@@ -241,12 +241,16 @@ def _details(
 def measured_system(plan: Plan, hypotheses: Path) -> System:
     """A system whose texts another program wrote: lines of {"id", "text"}."""
     rows = []
-    for number, line in enumerate(hypotheses.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(hypotheses.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json_object(line, hypotheses)
             rows.append((str(row["id"]), str(row["text"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInputError(f'{hypotheses}, line {number}: expected {{"id", "text"}}, got {line[:80]!r}') from error
+        except (CheckpointError, KeyError) as error:
+            shown = line[:80].decode("utf-8", "backslashreplace")
+            halved = ", and no lone surrogate" if "surrogate" in str(error) else ""
+            raise BadInputError(
+                f'{hypotheses}, line {number}: expected {{"id", "text"}} in UTF-8{halved}, got {shown!r}'
+            ) from error
     return System(plan.label, plan.method, plan.weights, unique_by_id(rows, str(hypotheses)), beam=plan.beam)
