@@ -51,10 +51,10 @@ class FusionWeights:
         for field in fields(self):
             value = getattr(self, field.name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (number and math.isfinite(value)):
+            if not (number and (isinstance(value, int) or math.isfinite(value))):  # some integers are no floats
                 raise BadInputError(f"FusionWeights.{field.name} must be a finite number, got {value!r}")
             if abs(value) > LARGEST:
-                raise BadInputError(f"FusionWeights.{field.name} must be at most {LARGEST:.0f}, got {value!r}")
+                raise BadInputError(f"FusionWeights.{field.name} must be at most {LARGEST:.0f}, got {str(value)[:20]}")
             if value < 0 and field.name != "length":
                 hint = "; the subtraction is built in, give μ itself" if field.name == "subtracted" else ""
                 raise BadInputError(f"FusionWeights.{field.name} must not be negative, got {value!r}{hint}")

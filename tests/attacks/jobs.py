@@ -382,7 +382,8 @@ def tear(folder: Path, length: int) -> None:
     for file in [file for pattern in journals for file in folder.rglob(pattern)]:
         content = file.read_bytes()
         line = content.rstrip(b"\n").split(b"\n")[-1]
-        if content.count(b"\n") > 1 and not _synced(file, line):
+        done = any((parent / "done.json").exists() for parent in file.parents)  # nobody reads it again
+        if content.count(b"\n") > 1 and not done and not _synced(file, line):
             os.truncate(file, len(content) - min(length, len(line) - 1))
 
 
@@ -391,7 +392,7 @@ def _synced(file: Path, line: bytes) -> bool:
         return b'"state": null' in line
     saved = [int(path.name[5:]) for path in (file.parent / "checkpoints").glob("step-*")]
     row = json.loads(line) if line.endswith(b"}") else {}
-    return (file.parent / "done.json").exists() or row.get("step", 0) <= max(saved, default=0)
+    return bool(row.get("step", 0) <= max(saved, default=0))
 
 
 # --- what a job made --------------------------------------------------------------------------------------------------

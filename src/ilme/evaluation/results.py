@@ -18,7 +18,7 @@ from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import Comparison, Interval, bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.runtime.configs import config_from_json, read_json_object
+from ilme.runtime.configs import config_from_json, finite_numbers, read_json_object
 from ilme.runtime.files import write_json
 
 __all__ = ["FORMAT", "VERSION", "Results", "System", "merge_results"]
@@ -179,6 +179,8 @@ class Results:
                 f"{source} has version {str(data.get('version'))[:20]} and this ilme reads {VERSION}; evaluate "
                 "again, or use the ilme that wrote it"
             )
+        if not finite_numbers(data):
+            raise BadInputError(f"{source} is damaged: it holds a number that is not finite; evaluate again")
         try:
             whole = {
                 "name": data["name"],

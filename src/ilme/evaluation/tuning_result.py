@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName
 from ilme.fusion import FusionWeights
-from ilme.runtime.configs import config_from_json, read_json_object
+from ilme.runtime.configs import config_from_json, finite_numbers, read_json_object
 from ilme.runtime.files import write_json
 
 __all__ = ["Balance", "HeatMap", "Method", "Stability", "TuningResult", "TuningStep"]
@@ -185,6 +185,8 @@ class TuningResult:
                 f"{str(data.get('version'))[:20]}; tune again with this version of ilme"
             )
         told = {name: value for name, value in data.items() if name not in ("format", "version", "dev_wer")}
+        if not finite_numbers(told):
+            raise BadInputError("the tuning result is damaged: it holds a number that is not finite; tune again")
         try:
             return config_from_json(cls, told)
         except BadInputError as error:

@@ -13,11 +13,20 @@ from typing import Any, TypeVar
 
 from ilme.errors import BadInputError, CheckpointError
 
-__all__ = ["changed_config", "config_from_json", "config_to_json", "json_object", "overlaid", "read_json_object"]
+__all__ = [
+    "changed_config",
+    "config_from_json",
+    "config_to_json",
+    "finite_numbers",
+    "json_object",
+    "overlaid",
+    "read_json_object",
+]
 
 Config = TypeVar("Config")
 
 LARGEST_FILE = 1 << 28  # bytes of JSON; an inventory of a million pieces has a tenth of that
+LARGEST = 1 << 63  # magnitude of a whole number
 _PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
 
 
@@ -70,6 +79,15 @@ def json_object(text: str | bytes, where: object) -> dict[str, Any]:
     if not _encodable(text, data):
         raise CheckpointError(f"{where} holds half a character (a lone surrogate), which no file can; it is damaged")
     return data
+
+
+def finite_numbers(data: Any) -> bool:
+    """Whether no number of a JSON document is NaN or infinite."""
+    try:
+        json.dumps(data, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _encodable(text: str | bytes, data: Any) -> bool:
@@ -134,6 +152,8 @@ def _same(name: str, kind: Any, value: Any) -> Any:
     right = isinstance(value, int | float) if kind is float else isinstance(value, kind)
     if not right or (isinstance(value, bool) and kind in (int, float)):
         raise BadInputError(f"{name} must be {_PLAIN.get(kind, f'a {kind.__name__}')}, got {_shown(value)}")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise BadInputError(f"{name} is a number with {len(str(abs(value)))} digits, which cannot be right")
     if kind is float and math.isnan(value):
         raise BadInputError(f"{name} must be a number, got nan")
     return value
