@@ -39,6 +39,10 @@ def parse_arguments(name: str, function: Callable[..., Any], words: Sequence[str
         parsed = parser.parse_args(plain_arguments(name, command, [word.translate(SHIELDED) for word in words]))
     except ArgumentError as error:
         raise UsageError(_explain(name, command, str(error))) from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            "--config: this is not a file of options in YAML: it is no text, or nested too deeply"
+        ) from error
     try:
         values = vars(parser.instantiate(parsed))
     except BadInputError as error:  # a dataclass of options that refuses its values

@@ -30,6 +30,7 @@ from ilme.recogniser.transcripts import Segment, Transcript, check_format, write
 from ilme.recogniser.windows import Window, stream_windows
 from ilme.runtime.files import append, file_hash, open_journal, remove_partials
 from ilme.runtime.locks import only_run
+from ilme.runtime.memory import give_back_memory
 from ilme.workflows.options import TranscribeOptions
 
 __all__ = [
@@ -184,6 +185,7 @@ def transcribe_files(
         for part, segments in zip(batch, found, strict=True):
             part.file.add(part.place, segments)
             done += part.window.end - part.window.start
+        give_back_memory()
         if progress is not None:
             progress(min(done, total), total)
         yield from _finished(open_files)
