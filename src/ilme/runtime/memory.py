@@ -20,6 +20,6 @@ def give_back_memory() -> None:
 @functools.cache
 def _trim() -> Callable[[int], int]:
     try:
-        return ctypes.CDLL(None).malloc_trim  # type: ignore[no-any-return]
+        return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library
         return lambda pad: 0
