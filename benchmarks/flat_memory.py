@@ -4,8 +4,8 @@ python -m benchmarks.flat_memory --model bundled/rnnt --json docs/results/data/f
 python -m benchmarks.flat_memory --model tiny.en.pt --only hour
 
 The audio is made of the bundled recordings. Each run is a process of its own, which notes its resident memory once a
-second; the largest of each tenth of the run is reported, and by how much the largest of the last nine exceeds that of
-the first.
+second and after every batch. Of each tenth of the run the largest is reported, at any time and after batches, and by
+how much the largest of the last nine exceeds that of the first.
 """
 
 from __future__ import annotations
@@ -95,12 +95,13 @@ def watched(args: argparse.Namespace) -> dict[str, object]:
     from ilme.workflows.transcribe import TranscribeOptions, transcribe
 
     samples: list[tuple[float, float]] = []  # share of the seconds that are done, resident MB
+    after: list[tuple[float, float]] = []  # the same, after each batch
     share, over = 0.0, threading.Event()
 
     def progress(done: float, total: float) -> None:
         nonlocal share
         share = done / total
-        samples.append((share, resident()))
+        after.append((share, resident()))
 
     def watch() -> None:
         while not over.wait(1.0):
@@ -113,13 +114,25 @@ def watched(args: argparse.Namespace) -> dict[str, object]:
         outcomes = transcribe(args.audio, model=args.model, out=out, options=options, progress=progress)
     over.set()
     failed = [outcome.error for outcome in outcomes if outcome.transcript is None]
-    tenths = [max((mb for at, mb in samples if t / 10 <= at < (t + 1) / 10 + (t == 9)), default=0.0) for t in range(10)]
     return {
         "files": len(outcomes), "failed": len(failed),
         "minutes": round(sum(o.transcript.seconds for o in outcomes if o.transcript) / 60, 1),
-        "CPU seconds": round(time.process_time() - began, 1), "MB in each tenth": [round(mb, 1) for mb in tenths],
-        "growth after the first tenth, %": round(100 * (max(tenths[1:]) / tenths[0] - 1), 2),
+        "CPU seconds": round(time.process_time() - began, 1),
+        "at any time": in_tenths([*samples, *after]), "after a batch": in_tenths(after),
     }  # fmt: skip
+
+
+def in_tenths(samples: list[tuple[float, float]]) -> dict[str, object]:
+    """The largest of each tenth, and by how much the largest of the last nine exceeds the first."""
+    tenths = [max((mb for at, mb in samples if t / 10 <= at < (t + 1) / 10 + (t == 9)), default=0.0) for t in range(10)]
+    growth = round(100 * (max(tenths[1:]) / tenths[0] - 1), 2)
+    return {
+        "MB in each tenth": [round(mb, 1) for mb in tenths],
+        "first": round(tenths[0], 1),
+        "largest after it": round(max(tenths[1:]), 1),
+        "last": round(tenths[-1], 1),
+        "growth %": growth,
+    }
 
 
 def resident() -> float:
