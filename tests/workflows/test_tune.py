@@ -44,7 +44,9 @@ def test_weights_are_tuned_as_the_search_ranks(monkeypatch, asked, used):
     monkeypatch.setattr(
         module, "find_weights", lambda decoder, references, **rest: given.update(rest, references=references)
     )
-    recogniser = types.SimpleNamespace(options=types.SimpleNamespace(beam=7), length_exponent=0.75, subtracted=None)
+    recogniser = types.SimpleNamespace(
+        options=types.SimpleNamespace(beam=7), length_exponent=0.75, subtracted=None, listed=()
+    )
     utterances = [Utterance("a", "one", None, speaker="x"), Utterance("b", "two", None)]
     module.tune_decoder(None, recogniser, utterances, TuningOptions(beam=asked))
     assert (given["options"].beam, given["options"].length_exponent) == (used, 0.75)
