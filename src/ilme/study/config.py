@@ -199,7 +199,6 @@ class DecodingPlan:
             test stage says where its weights are not good at the tables' beam.
         background: Values of ε, the share of the background in what is subtracted, of which dev chooses one with the
             weights; the same for every method that subtracts.
-        background_text: What the background is: `uniform` over the output units, or the `source` text's unigram.
         nbest: Hypotheses of each utterance that are kept.
         decodes: Decodes of dev that each method may spend.
         lm: Range of λ_T.
@@ -225,7 +224,6 @@ class DecodingPlan:
     beam: int = 25
     tuning_beam: int = 0
     background: tuple[float, ...] = (0.0,)
-    background_text: Literal["uniform", "source"] = "uniform"
     nbest: int = 10
     decodes: int = 5
     lm: tuple[float, float] = (0.0, 1.0)
