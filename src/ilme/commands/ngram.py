@@ -40,6 +40,7 @@ def train(
     from ilme.data.tokenfile import TokenFile
     from ilme.lm.arpa import write_arpa
     from ilme.lm.ngram_train import NGramOptions, train_ngram
+    from ilme.runtime.files import write_text
 
     path = Path(out) if out else Path(tokens).with_suffix(".arpa")
     tool = shutil.which("build_binary") if binary else None
@@ -60,7 +61,7 @@ def train(
     else:
         write_arpa(path, trained.arpa, source.inventory, units)
         beside = path.with_name(f"{path.name}.tokens.json")
-        beside.write_text(json.dumps(source.inventory.to_json(), ensure_ascii=False), encoding="utf-8")
+        write_text(beside, json.dumps(source.inventory.to_json(), ensure_ascii=False))
     for k, (seen, kept, d) in enumerate(zip(trained.seen, trained.kept, trained.discounts, strict=True), 1):
         note = "  (discounts undefined by the counts: 0.5, 1, 1.5)" if k in trained.fallbacks else ""
         print(f"order {k}: {kept} n-grams kept, {seen} seen, D = {d[0]:.4f} {d[1]:.4f} {d[2]:.4f}{note}")
@@ -71,5 +72,5 @@ def train(
         done = subprocess.run([tool, str(path), str(made)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise BadInputError(f"build_binary failed: {done.stderr.strip()[-500:]}")
-        (made.with_name(f"{made.name}.tokens.json")).write_text(beside.read_text(encoding="utf-8"), encoding="utf-8")
+        write_text(made.with_name(f"{made.name}.tokens.json"), beside.read_text(encoding="utf-8"))
         print(f"KenLM binary -> {made}")

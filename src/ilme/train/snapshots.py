@@ -113,7 +113,7 @@ class Snapshots:
         why = "the disk is full" if full else str(error)
         last = self.newest()
         kept = f"the last good one, {last}, is untouched" if last else "there is no earlier one"
-        return f"checkpoint of step {step} could not be written ({why}); {kept}"
+        return f"the checkpoint of step {step} could not be written to {self.folder} ({why}); {kept}"
 
     def tidy(self) -> None:
         """Removes what a kill in the middle of a write, or of a removal, left."""
