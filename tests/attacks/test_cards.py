@@ -102,7 +102,8 @@ def card_cases() -> Iterator[Case]:
         for name, value in (NOT_A_NUMBER | {"a half": 2.5, "negative": -1}).items():
             yield Case(f"search.{field} is {name}", card(f"search.{field}", value), CheckpointError, (*again, field))
         for value in (MOST[field] + 1, 10**9, 10**30):
-            words = (*again, f"search.{field} must be at most") if field in ("beam", "max_length") else again
+            said = f"{field} is a number with 31 digits" if value == 10**30 else f"search.{field} must be at most"
+            words = (*again, said) if field in ("beam", "max_length") else again
             yield Case(f"search.{field} is {value}", card(f"search.{field}", value), CheckpointError, words)
     for field in ("length_normalisation", "end_margin", "certain_end", "stop_margin", "labels_per_second"):
         for name, value in (NOT_A_NUMBER | {"negative": -0.5}).items():

@@ -33,6 +33,11 @@ def tried(lm: float, subtracted: float, cost: float) -> TriedPoint:
     return TriedPoint(np.array([lm, subtracted, 0.0]), cost, LISTS)
 
 
+def place(found: Optimum | None) -> np.ndarray:
+    assert found is not None
+    return found.vector
+
+
 def proposer(space: WeightSpace | None = None, decodes: int = 5, smoothing: float = 0.01) -> Proposer:
     objective = Objective(smoothing=smoothing)
     return Proposer(space or WeightSpace(), objective, step=0.4, decodes=decodes, restarts=4, seed=0)
@@ -90,10 +95,9 @@ def test_what_a_failed_decode_kept_does_not_move_the_proposals() -> None:
     """The lists of a decode that overreached may hold anything: only its count of errors is used."""
     other = random_lists(7)
     ways = [
-        proposer().next(LISTS, [tried(0.0, 0.0, 60), TriedPoint(np.array([0.4, 0.2, 0.0]), 200.0, lists)])
+        place(proposer().propose(LISTS, [tried(0.0, 0.0, 60), TriedPoint(np.array([0.4, 0.2, 0.0]), 200.0, lists)]))
         for lists in (LISTS, other)
     ]
-    assert ways[0] is not None and ways[1] is not None
     assert ways[0].tolist() == ways[1].tolist() and ways[0].max() <= 0.2 + 1e-9
 
 
@@ -145,12 +149,12 @@ def test_the_search_keeps_away_from_what_it_is_told_to_avoid(seed: int, apart: f
 def test_nothing_is_proposed_where_nothing_is_left() -> None:
     point = TriedPoint(np.array([0.3, 0.0, 0.0]), 5.0, LISTS)
     fixed = WeightSpace(lm=(0.3, 0.3), subtracted=(0.0, 0.0))
-    assert proposer(fixed).next(LISTS, [point]) is None
+    assert proposer(fixed).propose(LISTS, [point]) is None
     tiny = WeightSpace(lm=(0.3, 0.3 + APART / 2), subtracted=(0.0, 0.0))
-    assert proposer(tiny).next(LISTS, [point]) is None
+    assert proposer(tiny).propose(LISTS, [point]) is None
     unconfirmed = TriedPoint(point.vector, 5.0, LISTS, confirmed=False)
-    again = proposer(fixed).next(LISTS, [unconfirmed])  # decoded with another beam: the tuned one must confirm it
-    assert again is not None and again.tolist() == [0.3, 0.0, 0.0]
+    again = place(proposer(fixed).propose(LISTS, [unconfirmed]))
+    assert again.tolist() == [0.3, 0.0, 0.0], "decoded with another beam: the tuned one must confirm it"
 
 
 @pytest.mark.slow
@@ -161,7 +165,7 @@ def test_a_known_optimum_is_approached_and_never_decoded_twice() -> None:
     everything = build_lists(decoder.everything, decoder.references)
     for _ in range(5):
         steps.append(TriedPoint(vector, everything.error_at(vector), everything))
-        found = proposer().next(everything, steps)
+        found = place(proposer().propose(everything, steps))
         assert found is not None
         vector = found
         assert min(np.abs(vector - t.vector).max() for t in steps) >= APART - 1e-4
@@ -200,5 +204,5 @@ def test_the_seed_and_the_restarts_of_the_search_are_the_proposers(monkeypatch: 
         return search_weights(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "search_weights", noted)
-    Proposer(WeightSpace(), Objective(), step=0.4, decodes=5, restarts=3, seed=17).next(LISTS, [tried(0.0, 0.0, 60)])
+    Proposer(WeightSpace(), Objective(), step=0.4, decodes=5, restarts=3, seed=17).propose(LISTS, [tried(0.0, 0.0, 60)])
     assert given and all((options["seed"], options["restarts"]) == (17, 3) for options in given)

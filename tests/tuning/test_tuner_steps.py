@@ -17,7 +17,7 @@ from ilme.tuning.error_surface import CandidateLists
 from ilme.tuning.option_search import OptionSpace
 from ilme.tuning.proposals import Proposer
 from ilme.tuning.tuner import TuningOptions, stability
-from ilme.tuning.weight_search import Objective, WeightSpace
+from ilme.tuning.weight_search import Objective, Optimum, WeightSpace
 from tests.tuning.test_weight_search import forty_words
 
 
@@ -129,11 +129,11 @@ def test_hypotheses_of_a_decode_that_overreached_stay_out_of_every_later_list(mo
     seen: list[int] = []
     points = iter(np.array([[0.2, 0.0, 0.0], [0.1, 0.0, 0.0], [0.3, 0.0, 0.0]]))
 
-    def following(self: Proposer, lists: CandidateLists, tried: object) -> np.ndarray:
+    def following(self: Proposer, lists: CandidateLists, tried: object) -> Optimum:
         seen.append(lists.base.shape[1])  # hypotheses of each utterance
-        return next(points)
+        return Optimum(next(points), 0.0)
 
-    monkeypatch.setattr(Proposer, "next", following)
+    monkeypatch.setattr(Proposer, "propose", following)
     options = TuningOptions(beam=1, max_decodes=3, replicates=0)
     result = tuner.tune(Decoder(), references, options=options)
     assert [s.overreached for s in result.steps] == [False, True, False]

@@ -12,9 +12,9 @@ pause = float(sys.argv.pop(1))
 recognise = Recogniser.recognise
 
 
-def slowly(self, windows):  # type: ignore[no-untyped-def]
+def slowly(self, *asked):  # type: ignore[no-untyped-def]
     time.sleep(pause)
-    return recognise(self, windows)
+    return recognise(self, *asked)
 
 
 Recogniser.recognise = slowly  # type: ignore[method-assign]

@@ -93,7 +93,10 @@ class Domain:
         file = folder / CARD
         if not file.is_file():
             raise CheckpointError(f"{folder} is no domain folder: it has no {CARD}; `ilme adapt` writes one")
-        data = read_json_object(file)
+        try:
+            data = read_json_object(file)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; run `ilme adapt` again") from error
         if data.get("format") != FORMAT or data.get("version") not in (1, VERSION):
             found = str(data.get("format"))[:40], str(data.get("version"))[:20]
             raise CheckpointError(

@@ -82,13 +82,10 @@ class Proposer:
     restarts: int
     seed: int
 
-    def next(self, merged: CandidateLists, tried: Sequence[TriedPoint]) -> Array | None:
-        """Where to decode next, after at least one decode; None if there is nothing else to try."""
-        found = self.propose(merged, tried)
-        return None if found is None else found.vector
-
     def propose(self, merged: CandidateLists, tried: Sequence[TriedPoint]) -> Optimum | None:
-        """Where to decode next, and the errors that the lists promise at their optimum.
+        """Where to decode next, after at least one decode, and the errors that the lists promise there.
+
+        None if there is nothing else to try.
 
         Args:
             merged: The hypotheses of all decodes that did not overreach.
