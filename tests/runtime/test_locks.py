@@ -48,3 +48,16 @@ def test_an_error_inside_lets_go(tmp_path: Path) -> None:
         raise KeyError("inside")
     with only_run(tmp_path / "out"):
         pass
+
+
+def test_a_signal_while_it_lets_go_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes at the worst moment, just before the file is removed, and is heard just after."""
+    unlink = Path.unlink
+
+    def disturbed(self: Path, missing_ok: bool = False) -> None:
+        signal.raise_signal(signal.SIGINT)
+        unlink(self, missing_ok)
+
+    with pytest.raises(KeyboardInterrupt), only_run(tmp_path / "out"):
+        monkeypatch.setattr(Path, "unlink", disturbed)
+    assert not list(tmp_path.rglob(".*.lock"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,9 +37,20 @@ def only_run(output: Path, wait: bool = False) -> Iterator[None]:
         remove_partials(output)
         yield
     finally:
-        with suppress(OSError):
-            file.unlink()
-        os.close(held)
+        with _undisturbed():  # a signal here would leave the file
+            with suppress(OSError):
+                file.unlink()
+            os.close(held)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that end a run come after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _take(file: Path, wait: bool) -> int | None:
