@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ilme.data.audio import AudioError, audio_info, load_audio, read_audio, resample, resampling_ratio, to_int16
-from ilme.errors import BadInputError
+from ilme.data.audio import (
+    AudioError,
+    audio_info,
+    load_audio,
+    read_audio,
+    resample,
+    resampling_ratio,
+    to_int16,
+    write_audio,
+)
+from ilme.errors import BadInputError, IlmeError
 
 FORMATS = {
     "wav": ("WAV", "PCM_16", 1e-4),
@@ -153,3 +163,21 @@ def test_the_resampler_is_bounded_and_near_to_any_rate(source: int, rate: int) -
     assert abs(up / down * source / rate - 1) < 1e-7
     if max(source, rate) <= 1 << 16:
         assert up * source == down * rate
+
+
+@pytest.mark.parametrize(("suffix", "how"), [("flac", {"subtype": "PCM_16"}), ("ogg", {"subtype": "OPUS"})])
+def test_audio_is_written_whole_or_not_at_all(suffix: str, how: dict, tmp_path: Path, monkeypatch) -> None:
+    wave = np.sin(np.arange(16_000) / 20).astype(np.float32) / 2
+    file = tmp_path / f"a.{suffix}"
+    write_audio(file, wave, 16_000, format=suffix.upper(), **how)
+    assert abs(len(load_audio(file)) - 16_000) <= 400 and file.stat().st_mode & 0o044
+    before = file.read_bytes()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(IlmeError, match=rf"could not write .*a\.{suffix}.*No space"):
+        write_audio(file, wave * 0, 16_000, format=suffix.upper(), **how)
+    monkeypatch.undo()
+    assert file.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [file.name]

@@ -8,6 +8,7 @@ can list it.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ilme.errors import BadInputError
+from ilme.runtime.files import write_atomically
 
 __all__ = [
     "AudioError",
@@ -38,6 +40,7 @@ __all__ = [
     "resample",
     "resampling_ratio",
     "to_int16",
+    "write_audio",
 ]
 
 Samples: TypeAlias = NDArray[np.float32]
@@ -324,3 +327,12 @@ def _from_array(source: Any) -> Samples:
 def to_int16(wave: NDArray[np.float32]) -> NDArray[np.int16]:
     """Numbers of the size of int16 samples, rounded and cut off where they do not fit."""
     return np.clip(np.rint(wave), -32768, 32767).astype(np.int16)
+
+
+def write_audio(path: Path, samples: NDArray[Any], rate: int, *, format: str, **how: Any) -> None:
+    """Samples as a file, whole or not at all; format, subtype and the like are those of `soundfile`."""
+    import soundfile
+
+    encoded = io.BytesIO()
+    soundfile.write(encoded, samples, rate, format=format, **how)
+    write_atomically(path, encoded.getvalue(), sync=False)

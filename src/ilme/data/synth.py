@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ilme.data.audio import to_int16
+from ilme.data.audio import to_int16, write_audio
 from ilme.data.espeak import ACCENTS, RATE_HZ, Voice, speak, variants
 from ilme.data.neural_voice import NaturalVoice, draw_natural_voice, speak_naturally
 from ilme.data.normalise import Profile, normalise, spoken
@@ -233,8 +233,6 @@ class _Maker:
         write_json_lines(_part_path(self.folder, part.number), entries)
 
     def _utterance(self, sentence: str, voice: Voice | NaturalVoice, path: Path) -> dict[str, Any]:
-        import soundfile
-
         transcript = normalise(sentence, self.options.transcript)
         # Where digits and symbols could be read in two ways, what is said is what the spoken profile writes.
         said = spoken(sentence) if _NEEDS_WORDS.search(sentence) else sentence
@@ -252,7 +250,7 @@ class _Maker:
             reason = f"{seconds:.1f} s is more than {self.options.max_seconds:g} s"
         if reason is not None:
             return {"text": sentence, "voice": voice.name, "rejected": reason}
-        soundfile.write(path, samples, self.options.sample_rate, subtype="PCM_16", format=self.options.format.upper())
+        write_audio(path, samples, self.options.sample_rate, subtype="PCM_16", format=self.options.format.upper())
         return {
             "audio_filepath": path.relative_to(self.folder).as_posix(),
             "duration": round(seconds, 4),

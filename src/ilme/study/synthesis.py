@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ilme.data.audio import to_int16
+from ilme.data.audio import to_int16, write_audio
 from ilme.errors import BadInputError
-from ilme.runtime.files import atomic_path
 from ilme.study.shards import list_shards, read_samples, write_shard
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def make_utterances(job: SetJob) -> list[dict[str, Any]]:
         draw = np.random.default_rng([job.seed, *job.name.encode(), k])
         mixed, about = noisy(clean, k, draw, job.snr, job.talkers)
         file = f"{listed.ids[k]}.{SET_FORMAT}"
-        _write(job.folder / file, mixed, format="FLAC", subtype="PCM_16")
+        write_audio(job.folder / file, mixed, RATE, format="FLAC", subtype="PCM_16")
         row = {
             "audio_filepath": file,
             "id": listed.ids[k],
@@ -219,11 +218,4 @@ def make_utterances(job: SetJob) -> list[dict[str, Any]]:
 
 def write_opus(path: Path, samples: NDArray[np.float32], level: float) -> None:
     """Opus at a level of libsndfile's scale, from 0 (256 kbit/s) to 1 (6 kbit/s)."""
-    _write(path, samples, format="OGG", subtype="OPUS", compression_level=level)
-
-
-def _write(path: Path, samples: NDArray[np.float32], **how: Any) -> None:
-    import soundfile
-
-    with atomic_path(path, sync=False) as partial:
-        soundfile.write(partial, samples, RATE, **how)
+    write_audio(path, samples, RATE, format="OGG", subtype="OPUS", compression_level=level)
