@@ -1,14 +1,16 @@
 """Property-based tests draw the same cases on every run, so that a commit passes or fails for good.
 
-`make fuzz` draws new ones: where it finds a failure, mend the code or the property. Torch computes on one thread, as
-processes that tests start do: some tests compare numbers to the last bit. Tests marked `cuda` are left out where there
-is no CUDA device.
+`make fuzz` draws new ones: where it finds a failure, mend the code or the property. What a test draws itself is the
+same too, whichever tests ran before it. Torch computes on one thread, as processes that tests start do: some tests
+compare numbers to the last bit. Tests marked `cuda` are left out where there is no CUDA device.
 """
 
 from __future__ import annotations
 
 import os
+import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -27,3 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device: `make cuda` runs this where there is one"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (for what draws from the shared generator)
+    torch.manual_seed(0)
