@@ -5,17 +5,25 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 
 import ilme
+from ilme import models
 from ilme.errors import IlmeError
+from ilme.fusion import FusionWeights
+from ilme.lm.ngram import lm_tokens
 from ilme.recogniser.loading import FORMATS, load_model
 from ilme.recogniser.packing import pack_networks
+from ilme.recogniser.recogniser import Recogniser
 from ilme.testing import numbered_tokens, tiny
+from tests.adapters.tiny import Words, waves
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 COLUMNS = ["kind", "adapt", "transcribe", "tune", "stream", "int8", "GPU", "internal LMs"]
@@ -33,59 +41,58 @@ def rows() -> dict[str, dict[str, str]]:
     return found
 
 
-def with_speech(kind: str) -> Any:
+def with_speech(kind: str, device: str) -> Any:
     from ilme.data.features import FrontendConfig
 
-    model = tiny(kind)
+    model = tiny(kind).to(device)
     model.attach(None, FrontendConfig())
     return model
 
 
-def transformer(name: str) -> Any:
+def transformer(name: str, device: str) -> Any:
     pytest.importorskip("transformers")
     from tests.adapters import tiny as adapters
 
-    return getattr(adapters, name)()
+    return getattr(adapters, name)(device=device)
 
 
-def frames(write: str, *args: str) -> Any:
+def frames(device: str, write: str, *args: str) -> Any:
     """A tiny folder of a model that is searched frame by frame, loaded."""
     pytest.importorskip("transformers")
     from tests.adapters import frame_models
 
     with TemporaryDirectory() as folder:
         getattr(frame_models, write)(Path(folder), *args)
-        return load_model(folder)
+        return load_model(folder, device)
 
 
-def ctc_head() -> Any:
-    from ilme import models
+def ctc_head(device: str) -> Any:
     from ilme.data.features import FrontendConfig
     from ilme.models.ctc_head import CTCHead
 
     config = replace(models.preset("aed", "tiny"), ctc=True)
-    network = models.build("aed", config, numbered_tokens(32, "attention")).eval()
+    network = models.build("aed", config, numbered_tokens(32, "attention")).eval().to(device)
     network.attach(None, FrontendConfig())
     return CTCHead(network)
 
 
-MAKE: dict[str, Callable[[], Any]] = {
-    "rnnt": lambda: with_speech("rnnt"),
-    "aed": lambda: with_speech("aed"),
+MAKE: dict[str, Callable[[str], Any]] = {
+    "rnnt": lambda device: with_speech("rnnt", device),
+    "aed": lambda device: with_speech("aed", device),
     "ctc": ctc_head,
-    "whisper": lambda: transformer("tiny_whisper"),
-    "moonshine": lambda: transformer("tiny_moonshine"),
-    "moonshine_streaming": lambda: transformer("tiny_moonshine_streaming"),
-    "canary": lambda: transformer("tiny_canary"),
-    "cohere_asr": lambda: transformer("tiny_cohere_asr"),
-    "qwen3_asr": lambda: transformer("tiny_qwen3_asr"),
-    "speech_to_text": lambda: transformer("tiny_speech2text"),
-    "parakeet_ctc": lambda: frames("parakeet_ctc"),
-    "parakeet_rnnt": lambda: frames("parakeet_transducer"),
-    "parakeet_tdt": lambda: frames("parakeet_transducer", "TDT"),
-    "nemotron_asr_streaming": lambda: frames("nemotron"),
-    "wav2vec2": lambda: frames("wav2vec2"),
-    "hubert": lambda: frames("wav2vec2", "Hubert"),
+    "whisper": lambda device: transformer("tiny_whisper", device),
+    "moonshine": lambda device: transformer("tiny_moonshine", device),
+    "moonshine_streaming": lambda device: transformer("tiny_moonshine_streaming", device),
+    "canary": lambda device: transformer("tiny_canary", device),
+    "cohere_asr": lambda device: transformer("tiny_cohere_asr", device),
+    "qwen3_asr": lambda device: transformer("tiny_qwen3_asr", device),
+    "speech_to_text": lambda device: transformer("tiny_speech2text", device),
+    "parakeet_ctc": lambda device: frames(device, "parakeet_ctc"),
+    "parakeet_rnnt": lambda device: frames(device, "parakeet_transducer"),
+    "parakeet_tdt": lambda device: frames(device, "parakeet_transducer", "TDT"),
+    "nemotron_asr_streaming": lambda device: frames(device, "nemotron"),
+    "wav2vec2": lambda device: frames(device, "wav2vec2"),
+    "hubert": lambda device: frames(device, "wav2vec2", "Hubert"),
 }
 UNPACKED = (  # of which nothing that runs label by label is ours
     *("qwen3_asr", "parakeet_ctc", "wav2vec2", "hubert"),
@@ -106,7 +113,7 @@ def test_the_table_has_every_kind():
 
 @pytest.mark.parametrize("kind", list(MAKE))
 def test_what_a_model_can_do(kind):
-    row, model = rows()[kind], MAKE[kind]()
+    row, model = rows()[kind], MAKE[kind]("cpu")
     assert model.kind == kind
     assert row["internal LMs"].split(", ") == list(ilme.internal_lm.available(model))
     if kind in UNPACKED:
@@ -117,6 +124,42 @@ def test_what_a_model_can_do(kind):
     assert row["int8"] == ("no" if kind in UNPACKED else "yes") and row["GPU"] == "yes"
     assert row["stream"] == STREAMED.get(kind, "no")
     assert hasattr(model, "stream") == (row["stream"] == "in chunks")
+
+
+def adapter(kind: str) -> Any:
+    """The adapter's class; None for models of our own."""
+    from ilme.adapters.hub import CLASSES
+
+    module, _, name = CLASSES.get(kind, "").partition(":")
+    return getattr(import_module(module), name) if module else None
+
+
+def nbest_of(kind: str, device: str) -> list[tuple[str, list]]:
+    """The n-best lists of a kind's tiny model with an LM, without and with each of its internal LMs, on a device."""
+    model, audio = MAKE[kind](device), waves(3)
+    torch.manual_seed(0)
+    network = models.build("lm", models.preset("lm", "tiny"), lm_tokens(model.tokens)).eval().to(device)
+    recogniser = partial(Recogniser, model, tokenizer=Words(200), lm=network)
+    calibration = recogniser().calibrate(audio, [[3, 4, 5, 6], [4, 5, 6, 7, 8], [5, 6, 7]])
+    found = []
+    for how in ("", *ilme.internal_lm.available(model)):
+        torch.manual_seed(0)
+        internal = ilme.internal_lm(model, how, calibration=calibration) if how else None
+        weights = FusionWeights(lm=0.3, subtracted=0.2 if how else 0.0, length=0.1)
+        found.append((how, recogniser(subtracted=internal, weights=weights).nbest(audio)))
+    return found
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", list(MAKE))
+def test_a_model_gives_on_a_gpu_what_it_gives_on_a_cpu(kind):
+    """Without and with each internal LM: the best scores of every utterance."""
+    upstream = getattr(adapter(kind), "upstream", "")
+    if upstream and not hasattr(pytest.importorskip("transformers"), upstream):
+        pytest.skip(f"this release of transformers has no {upstream}")
+    for (how, here), (_, there) in zip(nbest_of(kind, "cpu"), nbest_of(kind, "cuda"), strict=True):
+        for ours, theirs in zip(here, there, strict=True):
+            assert ours and [h.score for h in theirs[:3]] == pytest.approx([h.score for h in ours[:3]], abs=2e-2), how
 
 
 @pytest.mark.slow
@@ -139,7 +182,7 @@ def test_what_an_onnx_model_can_do(kind, request):
 
 
 def test_what_stands_for_nothing_said_is_each_familys_own():
-    defaults = {kind: ilme.internal_lm.default(make()) for kind, make in MAKE.items()}
+    defaults = {kind: ilme.internal_lm.default(make("cpu")) for kind, make in MAKE.items()}
     silent = ("whisper", "moonshine", "moonshine_streaming", "canary", "cohere_asr", "speech_to_text")
     ways = {"qwen3_asr": "zeroed"} | dict.fromkeys(silent, "silence")
     assert defaults == {kind: ways.get(kind, "removed") for kind in MAKE}

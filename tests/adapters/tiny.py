@@ -41,7 +41,9 @@ class WhisperWords:
         return " ".join(self.tokens.pieces[i] for i in ids if i < self.words)
 
 
-def tiny_whisper(words: WhisperWords | None = None, options: WhisperOptions | None = None, **sizes: int) -> Whisper:
+def tiny_whisper(
+    words: WhisperWords | None = None, options: WhisperOptions | None = None, device: str = "cpu", **sizes: int
+) -> Whisper:
     """Two layers of width 16 over one second of audio, unless other sizes are given."""
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -68,7 +70,7 @@ def tiny_whisper(words: WhisperWords | None = None, options: WhisperOptions | No
     torch.manual_seed(0)
     model = WhisperForConditionalGeneration(config)
     randomise(model)
-    return Whisper(model, words, options)
+    return Whisper(model.to(device), words, options)
 
 
 def randomise(model: torch.nn.Module) -> None:
@@ -106,7 +108,7 @@ class Words:
         return " ".join(self.tokens.pieces[i] for i in ids if i > 3)
 
 
-def tiny_moonshine() -> Moonshine:
+def tiny_moonshine(device: str = "cpu") -> Moonshine:
     from transformers import MoonshineConfig, MoonshineForConditionalGeneration
 
     config = MoonshineConfig(
@@ -126,10 +128,10 @@ def tiny_moonshine() -> Moonshine:
     )
     model = MoonshineForConditionalGeneration(config)
     randomise(model)
-    return Moonshine(model, Words())
+    return Moonshine(model.to(device), Words())
 
 
-def tiny_moonshine_streaming() -> MoonshineStreaming:
+def tiny_moonshine_streaming(device: str = "cpu") -> MoonshineStreaming:
     """An encoder of another width than the decoder's, so that its states are projected."""
     from transformers import MoonshineStreamingConfig, MoonshineStreamingForConditionalGeneration
 
@@ -151,13 +153,13 @@ def tiny_moonshine_streaming() -> MoonshineStreaming:
     )
     model = MoonshineStreamingForConditionalGeneration(config)
     randomise(model)
-    return MoonshineStreaming(model, Words())
+    return MoonshineStreaming(model.to(device), Words())
 
 
 QWEN_SPECIAL = ["<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<asr_text>"]
 
 
-def tiny_qwen3_asr(options: Qwen3ASROptions | None = None) -> Qwen3ASR:
+def tiny_qwen3_asr(options: Qwen3ASROptions | None = None, device: str = "cpu") -> Qwen3ASR:
     """Two layers that hear and two that write, with two heads for one of keys; ids 0–39 are w0 … w39."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
@@ -185,7 +187,7 @@ def tiny_qwen3_asr(options: Qwen3ASROptions | None = None) -> Qwen3ASR:
     model = Qwen3ASRForConditionalGeneration(config)
     randomise(model)
     end = names.index("<|im_end|>")
-    return Qwen3ASR(model, HuggingFaceTokenizer(fast, len(names), end, end), qwen_template, options)
+    return Qwen3ASR(model.to(device), HuggingFaceTokenizer(fast, len(names), end, end), qwen_template, options)
 
 
 def qwen_template(talk: list[dict]) -> str:
@@ -214,7 +216,7 @@ FAST_CONFORMER = {
 }
 
 
-def tiny_canary(options: CanaryOptions | None = None) -> Canary:
+def tiny_canary(options: CanaryOptions | None = None, device: str = "cpu") -> Canary:
     """Two layers that hear, one that writes."""
     from transformers import CanaryConfig, CanaryForConditionalGeneration
 
@@ -236,10 +238,10 @@ def tiny_canary(options: CanaryOptions | None = None) -> Canary:
     torch.manual_seed(0)
     model = CanaryForConditionalGeneration(config)
     randomise(model)
-    return Canary(model, words, options)
+    return Canary(model.to(device), words, options)
 
 
-def tiny_cohere_asr(options: CanaryOptions | None = None) -> CohereASR:
+def tiny_cohere_asr(options: CanaryOptions | None = None, device: str = "cpu") -> CohereASR:
     """An encoder of another width than the decoder's, so that its states are projected."""
     from transformers import CohereAsrConfig, CohereAsrForConditionalGeneration
 
@@ -254,10 +256,10 @@ def tiny_cohere_asr(options: CanaryOptions | None = None) -> CohereASR:
     torch.manual_seed(0)
     model = CohereAsrForConditionalGeneration(config)
     randomise(model)
-    return CohereASR(model, words, options)
+    return CohereASR(model.to(device), words, options)
 
 
-def tiny_speech2text() -> Speech2Text:
+def tiny_speech2text(device: str = "cpu") -> Speech2Text:
     from transformers import Speech2TextConfig, Speech2TextForConditionalGeneration
 
     config = Speech2TextConfig(
@@ -277,4 +279,4 @@ def tiny_speech2text() -> Speech2Text:
     )
     model = Speech2TextForConditionalGeneration(config)
     randomise(model)
-    return Speech2Text(model, Words())
+    return Speech2Text(model.to(device), Words())
