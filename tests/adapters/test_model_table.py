@@ -98,6 +98,7 @@ UNPACKED = (  # of which nothing that runs label by label is ours
     *("qwen3_asr", "parakeet_ctc", "wav2vec2", "hubert"),
     *("parakeet_rnnt", "parakeet_tdt", "nemotron_asr_streaming"),
 )
+ONNX = ("onnx-transducer", "onnx-nemo", "onnx-nemo-tdt", "onnx-attention")
 STREAMED = {"rnnt": "forward encoders", "ctc": "forward encoders", "nemotron_asr_streaming": "in chunks"}
 
 
@@ -106,7 +107,7 @@ def test_the_table_has_every_kind():
     from ilme.models import KINDS
 
     own = set(KINDS) - {"lm"}
-    assert set(rows()) == own | set(CLASSES) | {"ctc", "onnx-transducer", "onnx-attention"}
+    assert set(rows()) == own | set(CLASSES) | {"ctc", *ONNX}
     assert len(FORMATS) == 7, "a new format of models needs a row"
     assert all(row[name] == "yes" for row in rows().values() for name in ("adapt", "transcribe", "tune"))
 
@@ -164,9 +165,14 @@ def test_a_model_gives_on_a_gpu_what_it_gives_on_a_cpu(kind):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="needs the extra onnx")
-@pytest.mark.parametrize("kind", ["onnx-transducer", "onnx-attention"])
-def test_what_an_onnx_model_can_do(kind, request):
-    if kind == "onnx-transducer":
+@pytest.mark.parametrize("kind", ONNX)
+def test_what_an_onnx_model_can_do(kind, request, tmp_path):
+    if kind.startswith("onnx-nemo"):
+        from tests.adapters.nemo_exports import write_nemo
+
+        write_nemo(tmp_path, 5 if kind.endswith("tdt") else 0)
+        model = load_model(tmp_path)
+    elif kind == "onnx-transducer":
         from ilme.adapters.onnx_transducer import OnnxTransducer
 
         model = OnnxTransducer.from_folder(request.getfixturevalue("exported_transducer")[0])

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ilme.adapters import onnx_session as session
 from ilme.errors import CheckpointError, MissingExtraError
 
 __all__ = ["Graph", "build", "config_of", "convert", "llama_js_tokenizer", "parameters", "read_graph", "rename"]
@@ -54,17 +55,9 @@ class Graph:
 
 def read_graph(path: Path) -> Graph:
     """Reads an ONNX file; the branches of an If count as parts of the graph."""
-    try:
-        import onnx
-        from onnx import numpy_helper
-    except ImportError as error:
-        raise MissingExtraError("onnx", "onnx") from error
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such file")
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf raises many kinds for damaged files; the cause stays attached
-        raise CheckpointError(f"{path} cannot be read as ONNX: {error}") from error
+    model = session.read_graph(path)
+    from onnx import numpy_helper
+
     graphs = list(_with_inner(model.graph))
     initialisers = {i.name: numpy_helper.to_array(i) for g in graphs for i in g.initializer}
     if any(value.dtype in (np.int8, np.uint8) and value.ndim == 2 for value in initialisers.values()):

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 
-__all__ = ["Kind", "OnnxGraph", "attention_files", "find_graph", "recognise", "session", "whole"]
+__all__ = ["Kind", "OnnxGraph", "attention_files", "find_graph", "read_graph", "recognise", "session", "whole"]
 
-Kind = Literal["transducer", "attention"]
+Kind = Literal["transducer", "nemo", "attention"]
 Shape = tuple[int | None, ...]
 
 # Words in the name of a file that say how its weights are stored; without one they are float32.
@@ -31,6 +31,7 @@ PRECISIONS = {
     **dict.fromkeys(("int8", "uint8", "quantized", "q8"), 2),
     **dict.fromkeys(("int4", "uint4", "q4", "q4f16", "bnb4"), 3),
 }
+QUANTISES = b"DynamicQuantize"  # how operators that round by the range of what they are given begin
 TYPES = {
     "tensor(float)": torch.float32,
     "tensor(float16)": torch.float16,
@@ -43,10 +44,12 @@ TYPES = {
 def recognise(folder: str | Path) -> Kind | None:
     """What kind of ONNX model a folder holds; None if it holds none. Only names are looked at, no file is opened.
 
-    A transducer has encoder*.onnx, decoder*.onnx and joiner*.onnx; an attention model has encoder_model*.onnx and
-    decoder_model_merged*.onnx, in the folder or in its subfolder onnx/.
+    A transducer has encoder*.onnx, decoder*.onnx and joiner*.onnx, or, of NeMo, encoder*.onnx and decoder_joint*.onnx;
+    an attention model has encoder_model*.onnx and decoder_model_merged*.onnx, in the folder or in its subfolder onnx/.
     """
     folder = Path(folder)
+    if find_graph(folder, "encoder") and find_graph(folder, "decoder_joint"):
+        return "nemo"
     if all(find_graph(folder, part) for part in ("encoder", "decoder", "joiner")):
         return "transducer"
     return "attention" if attention_files(folder) else None
@@ -77,6 +80,7 @@ class OnnxGraph:
     Args:
         path: The file.
         threads: Threads of onnxruntime.
+        content: A graph that was made of the file's, in its place.
 
     Attributes:
         inputs, outputs: Shapes by name; None for a dimension that is free.
@@ -85,14 +89,14 @@ class OnnxGraph:
             graphs. A row's result then depends a little on the other rows.
     """
 
-    def __init__(self, path: Path, threads: int = 1) -> None:
+    def __init__(self, path: Path, threads: int = 1, content: bytes | None = None) -> None:
         self.path = path
-        self._session = session(path, threads)
+        self._session = session(path, threads, content)
         self.inputs = {i.name: _shape(i.shape) for i in self._session.get_inputs()}
         self.outputs = {o.name: _shape(o.shape) for o in self._session.get_outputs()}
         self._types = {i.name: self._type(i) for i in self._session.get_inputs()}
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
-        self.scales_by_batch = _contains(path, b"DynamicQuantize")
+        self.scales_by_batch = _contains(path, QUANTISES) if content is None else QUANTISES in content
 
     def _type(self, given: Any) -> torch.dtype:
         if given.type not in TYPES:
@@ -114,8 +118,8 @@ def opened(file: Path | OnnxGraph, threads: int) -> OnnxGraph:
     return file if isinstance(file, OnnxGraph) else OnnxGraph(file, threads)
 
 
-def session(path: Path, threads: int = 1) -> Any:
-    """An onnxruntime session on the CPU."""
+def session(path: Path, threads: int = 1, content: bytes | None = None) -> Any:
+    """An onnxruntime session on the CPU, of a file or of a graph that was made of it."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -129,8 +133,23 @@ def session(path: Path, threads: int = 1) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised, not printed
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        given = str(path) if content is None else content
+        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds share no base class; the cause stays attached
+        raise CheckpointError(f"{path} cannot be read as ONNX: {_first_line(error)}") from error
+
+
+def read_graph(path: Path) -> Any:
+    """The graph of a file, to be looked at or changed, with the weights that stand beside it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError("onnx", "onnx") from error
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    try:
+        return onnx.load(path)
+    except Exception as error:  # protobuf's kinds, and those of weights that are missing; the cause stays attached
         raise CheckpointError(f"{path} cannot be read as ONNX: {_first_line(error)}") from error
 
 

@@ -38,6 +38,7 @@ SPACE = "▁"
 LONGEST_CONTEXT = 64  # labels; icefall's decoders read one or two
 LARGEST_STATE = 10**7  # numbers
 APART = "they do not belong together"
+BLANKS = ("<blk>", "<blank>", "<eps>")
 
 
 class PieceTokenizer:
@@ -79,7 +80,8 @@ class BpeTokenizer:
 
     Args:
         path: The sentencepiece model.
-        tokens: The inventory; every label must have the same id and name in both.
+        tokens: The inventory; every label must have the same id and name in both, a blank behind them (as NeMo has it)
+            in the inventory alone.
     """
 
     def __init__(self, path: Path, tokens: Tokens) -> None:
@@ -96,6 +98,8 @@ class BpeTokenizer:
     def _check_same(self, path: Path) -> None:
         theirs = [self._processor.IdToPiece(i) for i in range(self._processor.GetPieceSize())]
         ours = self._tokens.pieces
+        if self._tokens.blank == len(theirs):
+            theirs.append(ours[-1])
         if len(theirs) != len(ours):
             raise CheckpointError(f"{path} has {len(theirs)} pieces, tokens.txt {len(ours)}: {APART}")
         pairs = enumerate(zip(theirs, ours, strict=True))
@@ -281,8 +285,10 @@ def read_tokens(path: Path) -> Tokens:
     while re.fullmatch("#[0-9]+", names[len(names) - 1]) and len(names) > 1:
         del names[len(names) - 1]
     pieces = tuple(names[i] for i in range(len(names)))
-    blank = next((i for i, p in enumerate(pieces) if p in ("<blk>", "<blank>", "<eps>")), 0)
+    blank = next((i for i, p in enumerate(pieces) if p in BLANKS), 0)
     unk = next((i for i, p in enumerate(pieces) if p == "<unk>"), None)
+    if blank == unk:
+        raise CheckpointError(f"{path} names no blank, which is <blk> and has an id of its own")
     return Tokens(pieces, blank=blank, unk=unk)
 
 

@@ -78,8 +78,8 @@ def load_model(name: str | Path, device: str = "cpu", dtype: torch.dtype = torch
         name: A checkpoint of `ilme train` (folder or file), `bundled/rnnt` or `bundled/aed`; a hub id or folder in
             `transformers` format (Whisper, Moonshine, Speech2Text, Parakeet, wav2vec2, HuBERT); OpenAI's `.pt`,
             whisper.cpp's `.bin` or a folder of CTranslate2, as faster-whisper has it; a folder of ONNX files: encoder,
-            decoder and joiner as icefall exports them, or encoder and merged decoder as Optimum does (Whisper,
-            Moonshine).
+            decoder and joiner as icefall exports them, encoder and decoder_joint as NeMo does, or encoder and merged
+            decoder as Optimum does (Whisper, Moonshine).
         device: Where it runs.
         dtype: Number format of the weights; ONNX files have their own.
         options: What the model's own kind takes: language, task, prompt, timestamps, ranks of Whisper; head="ctc" of a
@@ -167,11 +167,12 @@ def _onnx_kind(name: str) -> str | None:
 
 
 def _load_onnx_transducer(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from ilme.adapters.onnx_nemo import is_nemo, load_nemo
     from ilme.adapters.onnx_transducer import OnnxTransducer
 
     _no_options(name, options)
     _on_cpu(name, device)
-    return OnnxTransducer.from_folder(name)
+    return load_nemo(name) if is_nemo(Path(name)) else OnnxTransducer.from_folder(name)
 
 
 def _load_onnx_attention(name: str, device: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
@@ -198,7 +199,9 @@ FORMATS = (
     ModelFormat("a checkpoint of ilme train", is_checkpoint, _load_checkpoint),
     ModelFormat("OpenAI's .pt or whisper.cpp's .bin", _is_whisper_file, _load_whisper_file),
     ModelFormat("a folder of CTranslate2, as faster-whisper has it", is_ctranslate2, _load_ctranslate2),
-    ModelFormat("a folder of an ONNX transducer", lambda n: _onnx_kind(n) == "transducer", _load_onnx_transducer),
+    ModelFormat(
+        "a folder of an ONNX transducer", lambda n: _onnx_kind(n) in ("transducer", "nemo"), _load_onnx_transducer
+    ),
     ModelFormat(
         "a folder of an ONNX encoder and decoder", lambda n: _onnx_kind(n) == "attention", _load_onnx_attention
     ),
