@@ -1,7 +1,8 @@
 """Word errors against the beam, for every fusion method: a wider search must not find worse sentences.
 
     python -m benchmarks.beams --bigram source-bigram.safetensors --json docs/results/data/beams.json
-    python -m benchmarks.beams --study out/study/paper-right --device cuda --batch 250 --json beams-paper.json
+    python -m benchmarks.beams --study out/study/paper-right --plan configs/study/paper-right.yaml --device cuda \\
+        --batch 250 --processes 6 --json beams-paper.json
 
 Each method is tuned on dev alone, at one beam (`--tuning-beam`), the share of the background with it; then test is
 decoded at each of `--beams` with those weights. Beside the word errors stands which transcripts have five or more words
@@ -9,6 +10,7 @@ too many, and how many of these do where the same model without LM, at the same 
 goes on with the methods that its results file lacks. Without `--study` it runs on the bundled
 AED, whose dev and test sets are 200 and 300 utterances; the bigram that LODR subtracts is not bundled (`ilme ngram
 train` on the source text). `--weights as-bundled` takes the bundle's weights and search, which were tuned at beam 8.
+A study has found its weights, those of `--setting`: they are taken as they are, with the search of its plan.
 """
 
 from __future__ import annotations
@@ -23,16 +25,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import yaml
 
 from benchmarks.timing import publish
 from ilme.data.utterances import Utterance, in_memory, read_utterances
 from ilme.evaluation.metrics import ErrorCounts, measure
-from ilme.evaluation.tuning_result import Method
+from ilme.evaluation.tuning_result import Method, TuningResult
 from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
-from ilme.recogniser.loading import load_recogniser, parts_for
+from ilme.recogniser.loading import Parts, load_recogniser, parts_for
 from ilme.recogniser.options import Options, SearchSettings
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.processes import ordered_map
+from ilme.study.config import read_config
+from ilme.study.decoding import search_options, setting_domain, system_parts
+from ilme.study.stages import build_study
 from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
 from ilme.workflows.bundle import LEARNED, read_bundle
@@ -48,11 +55,11 @@ def main() -> None:
     torch.set_num_threads(1)
     work = Work.of_study(options) if options.study else Work.of_bundle(options)
     found: dict[str, Any] = {"tuning beam": options.tuning_beam, "methods": begun(options.json)}
-    for method in options.methods:
-        if method not in found["methods"]:
-            found["methods"][method] = Sweep(work, method, options).run()
-            print(method, json.dumps(found["methods"][method]), file=sys.stderr, flush=True)
-            publish(found, options.json)
+    left = [Sweep(work, method, options) for method in options.methods if method not in found["methods"]]
+    for sweep, row in zip(left, ordered_map(Sweep.run, left, options.processes), strict=True):
+        found["methods"][sweep.method] = row
+        print(sweep.method, json.dumps(row), file=sys.stderr, flush=True)
+        publish(found, options.json)
     publish(found | {"run on, not without LM": not_without_lm(found["methods"])}, options.json)
 
 
@@ -74,6 +81,8 @@ def not_without_lm(methods: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", type=Path, help="a study's folder; without it the bundle")
+    parser.add_argument("--plan", type=Path, help="the study's plan: how it searches")
+    parser.add_argument("--setting", default="cross", choices=("cross", "intra", "cross-ce", "intra-ce"))
     parser.add_argument("--model", default="aed", choices=("aed", "rnnt"))
     parser.add_argument("--bigram", default="", help="what LODR subtracts, where there is no study")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="BS comes first")
@@ -81,12 +90,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tuning-beam", type=int, default=25)
     parser.add_argument("--decodes", type=int, default=6)
     parser.add_argument("--background", nargs="+", type=float, default=[0.0, 0.02, 0.1, 0.3])
+    parser.add_argument("--search", nargs="*", default=[], metavar="NAME:VALUE", help="search options that differ")
+    parser.add_argument(
+        "--reward", nargs=2, type=float, metavar=("LEAST", "MOST"), help="range of β; an RNN-T's is 0 3"
+    )
     parser.add_argument("--weights", choices=("tuned", "as-bundled"), default="tuned")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--limit", type=int, default=0, help="utterances of dev and of test; 0 takes all")
+    parser.add_argument("--processes", type=int, default=1, help="methods at a time, where one search leaves room")
+    parser.add_argument("--lists", type=Path, help="folder for the n-best lists of test, with every score")
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.study and not options.plan:
+        parser.error("--study needs its --plan")
+    return options
 
 
 @dataclass
@@ -99,6 +117,7 @@ class Work:
         dev, test: With the audio in memory.
         search: How to search; None as the model's family is searched.
         known: Weights that were found before, by method.
+        parts: The files of each method, where `files` does not say them.
         heard: The first decoder of each set, whose encoder outputs the others take over.
     """
 
@@ -106,8 +125,9 @@ class Work:
     files: dict[str, str]
     dev: list[Utterance]
     test: list[Utterance]
-    search: Options | None = None
+    search: Options | SearchSettings | None = None
     known: Mapping[str, FusionWeights] = field(default_factory=dict)
+    parts: Mapping[str, Parts] = field(default_factory=dict)
     heard: dict[str, SearchDecoder] = field(default_factory=dict)
 
     @classmethod
@@ -124,32 +144,32 @@ class Work:
         }
         sets = [in_memory(unpacked.utterances(s)[: options.limit or None], RATE) for s in ("dev", "test")]
         if options.weights == "tuned":
-            return cls(options.model, files, *sets)
+            return cls(options.model, files, *sets, searched(options.search))
         known = {s.method: s.weights for s in bundle.systems if s.model == options.model}
         return cls(options.model, files, *sets, unpacked.search(options.model), known)
 
     @classmethod
     def of_study(cls, options: argparse.Namespace) -> Work:
-        folder: Path = options.study
-        files = {
-            "model": str(folder / options.model / "model.safetensors"),
-            "lm": str(folder / "lm-target" / "model.safetensors"),
-            "source_lm": str(folder / "lm-source" / "model.safetensors"),
-            "bigram": str(folder / "ngrams" / "source.safetensors"),
-            "learned": str(folder / f"ilm-{options.model}" / "stand-in.safetensors"),
-        }
+        config, setting, model = read_config(options.plan), options.setting, options.model
+        study = build_study(config, options.study, options.device)
+        parts = {m: system_parts(study, model, setting, m) for m in options.methods}
         sets = [
-            in_memory(read_utterances(folder / "sets" / f"target-{s}")[: options.limit or None], RATE)
+            in_memory(
+                read_utterances(study.folder("sets") / f"{setting_domain(setting)}-{s}")[: options.limit or None], RATE
+            )
             for s in ("dev", "test")
         ]
-        return cls(options.model, files, *sets)
+        tuned = {m: TuningResult.load(study.folder(f"tune-{model}-{setting}") / f"{m}.json") for m in options.methods}
+        known = {m: result.weights for m, result in tuned.items()}
+        return cls(model, {}, *sets, search_options(config.decoding, model), known, parts)
 
     def recogniser(self, method: str, device: str) -> Recogniser:
-        return load_recogniser(parts_for(method, **self.files, device=device), self.search or SearchSettings())
+        parts = self.parts.get(method) or parts_for(method, **self.files, device=device)
+        return load_recogniser(parts, self.search or SearchSettings())
 
-    def decoder(self, part: str, recogniser: Recogniser, batch: int) -> SearchDecoder:
+    def decoder(self, part: str, recogniser: Recogniser, batch: int, folder: Path | None = None) -> SearchDecoder:
         batches = DecodingOptions(batch_seconds=1e9, batch_size=batch, cache="device")
-        decoder = SearchDecoder(recogniser, getattr(self, part), options=batches)
+        decoder = SearchDecoder(recogniser, getattr(self, part), folder=folder, options=batches)
         return decoder.reuse(self.heard.setdefault(part, decoder))
 
 
@@ -162,11 +182,13 @@ class Sweep:
     options: argparse.Namespace
 
     def run(self) -> dict[str, Any]:
+        torch.set_num_threads(1)
         recogniser = self.work.recogniser(self.method, self.options.device)
         began = time.process_time()
         weights, tuned = self.weights(recogniser)
         row: dict[str, Any] = {"weights": asdict(weights), **tuned, "test": {}}
-        decoder = self.work.decoder("test", recogniser, self.options.batch)
+        lists = self.options.lists and self.options.lists / self.method
+        decoder = self.work.decoder("test", recogniser, self.options.batch, lists)
         for beam in self.options.beams:
             texts = {i: nbest[0].text for i, nbest in decoder.decode(weights, beam).items()}
             extra = {u.id: len(texts[u.id].split()) - len(u.text.split()) for u in self.work.test}
@@ -180,10 +202,10 @@ class Sweep:
     def weights(self, recogniser: Recogniser) -> tuple[FusionWeights, dict[str, Any]]:
         if self.work.known:
             return self.work.known[self.method], {}
-        length = (0.0, 3.0) if recogniser.is_transducer else (0.0, 0.0)
+        reward = self.options.reward or ((0.0, 3.0) if recogniser.is_transducer else (0.0, 0.0))
         options = TuningOptions(
             method=cast(Method, self.method),
-            space=WeightSpace(length=length),
+            space=WeightSpace(length=tuple(reward)),
             background=tuple(self.options.background),
             beam=self.options.tuning_beam,
             max_decodes=self.options.decodes,
@@ -193,6 +215,11 @@ class Sweep:
         result = tune_decoder(decoder, recogniser, self.work.dev, options)
         steps = [{**asdict(s.weights), "WER": round(s.counts.rate, 3)} for s in result.steps]
         return result.weights, {"dev": counted(result.dev), "decodes of dev": steps}
+
+
+def searched(given: Sequence[str]) -> SearchSettings:
+    """NAME:VALUE of each option that differs from the model's own."""
+    return SearchSettings(**{name: yaml.safe_load(value) for name, value in (one.split(":", 1) for one in given)})
 
 
 def measured(utterances: Sequence[Utterance], texts: Mapping[str, str]) -> ErrorCounts:

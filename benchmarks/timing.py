@@ -6,14 +6,14 @@ import json
 import platform
 import resource
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+
+from ilme.study.provenance import commit as commit_of_code
 
 Result = TypeVar("Result")
 
@@ -62,12 +62,8 @@ def command() -> str:
 
 
 def commit() -> str:
-    """The commit that these benchmarks lie in; `unknown` outside a git checkout."""
-    git = shutil.which("git")
-    if git is None:
-        return "unknown"
-    asked = [git, "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    """The commit that these benchmarks lie in, or what ILME_COMMIT says; `unknown` outside a git checkout."""
+    return commit_of_code()[:7] or "unknown"
 
 
 def publish(found: dict[str, Any], file: Path | None, **about: Any) -> None:

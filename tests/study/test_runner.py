@@ -116,3 +116,21 @@ def test_marks_hold_key_and_facts(tmp_path: Path) -> None:
     study.run(until="first")
     mark = json.loads((tmp_path / "first" / MARK).read_text())
     assert mark["key"] == study.keys["first"] and mark["facts"] == {"length": 1} and mark["seconds"] >= 0
+
+
+def test_two_runs_in_one_folder_take_different_stages_and_never_the_same(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    def meanwhile(name: str) -> Any:
+        """Another run of the same study comes while the stage is made."""
+
+        def run(study: Study) -> None:
+            with pytest.raises(BadInputError, match=f"another run is writing .*{name}; wait"):
+                Study(make_stages(log), tmp_path).run(only=[name])
+            Study(make_stages(log), tmp_path).run(only=["third"])
+
+        return run
+
+    stages = [make_stages([])[0], Stage("second", meanwhile("second"), ("first",), resumes=True), make_stages(log)[2]]
+    assert Study(stages, tmp_path).run() == ["first", "second"]
+    assert log == ["third"]

@@ -16,7 +16,7 @@ __all__ = ["only_run"]
 
 
 @contextmanager
-def only_run(output: Path, wait: bool = False) -> Iterator[None]:
+def only_run(output: Path, wait: bool = False, role: str = "") -> Iterator[None]:
     """Holds `output`, which is written or replaced, for this process; an error if another holds it.
 
     What a killed run left beside `output` is removed. The lock is a hidden file beside it, `.NAME.lock`, that goes with
@@ -26,10 +26,12 @@ def only_run(output: Path, wait: bool = False) -> Iterator[None]:
     Args:
         output: A folder or a file.
         wait: Until the other has let go, instead of the error; for what takes a moment.
+        role: Which part of the work is held, where one process holds the same output for several; goes into the name
+            of the hidden file.
     """
     output = output.resolve()
-    file = output.parent / f".{output.name}.lock"
-    held = _take(file, wait)
+    file = output.parent / f".{output.name}{role and f'.{role}'}.lock"
+    held = _take(file, output, wait)
     if held is None:
         yield
         return
@@ -53,7 +55,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _take(file: Path, wait: bool) -> int | None:
+def _take(file: Path, output: Path, wait: bool) -> int | None:
     """The locked file, open; None where locks are not known."""
     while True:
         try:
@@ -66,8 +68,7 @@ def _take(file: Path, wait: bool) -> int | None:
         except BlockingIOError:
             os.close(number)
             raise BadInputError(
-                f"another run is writing {file.parent / file.name[1:-5]}; wait until it has ended, or choose another "
-                "place with --out"
+                f"another run is writing {output}; wait until it has ended, or choose another place with --out"
             ) from None
         except OSError:
             os.close(number)

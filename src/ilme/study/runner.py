@@ -3,7 +3,8 @@
 A mark holds the key of the stage: a hash of its part of the config, of the files it read from outside, and of the keys
 of the stages before it. A stage whose mark has the right key is passed over; one whose mark is missing or has another
 key is run. So a study can be killed at any moment and started again, and a change of the config runs again what
-depends on it and nothing else.
+depends on it and nothing else. Several runs may work in one folder, on different stages: each stage is held by the run
+that makes it, and a second one that comes to it is refused.
 """
 
 from __future__ import annotations
@@ -125,8 +126,7 @@ class Study:
             minutes: Stop in good order after about so long; 0 sets no limit.
         """
         self.limit(minutes)
-        with only_run(self.out):
-            return self._run_all(self.select(only, until))
+        return self._run_all(self.select(only, until))
 
     def _run_all(self, names: Sequence[str]) -> list[str]:
         ran = []
@@ -136,11 +136,13 @@ class Study:
                 continue
             try:
                 self.check_time(name)
-                self._run(self.stages[name])
+                with only_run(self.folder(name), role="stage"):
+                    if not self.done(name):  # else another run has made it in the meantime
+                        self._run(self.stages[name])
+                        ran.append(name)
             except UnfinishedError as error:
                 self.say(str(error))
                 break
-            ran.append(name)
         return ran
 
     def limit(self, minutes: float) -> None:
