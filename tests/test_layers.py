@@ -47,7 +47,11 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
         if id(node) in typing_only:
             continue
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ilme":
-            names = [node.module] if node.module != "ilme" else [f"ilme.{a.name}" for a in node.names]
+            names = (
+                [node.module]
+                if node.module != "ilme"
+                else [f"ilme.{a.name}" for a in node.names if a.name != "__version__"]
+            )
             yield from ((node.lineno, name) for name in names)
         elif isinstance(node, ast.Import):
             yield from ((node.lineno, a.name) for a in node.names if a.name.split(".")[0] == "ilme")

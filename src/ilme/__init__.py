@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ilme.workflows.transcribe import transcribe
     from ilme.workflows.tune import tune
 
-    __version__: str
 
 _WHERE = {
     "AttentionOptions": "ilme.search.attention",
@@ -78,14 +77,12 @@ __all__ = [
 ]
 
 
+__version__ = "0.2.0"
+
 avoid_trapped_amx()  # before torch first uses oneDNN
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("ilme")
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'ilme' has no attribute {name!r}")

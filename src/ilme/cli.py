@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ilme import __version__
 from ilme.commands.shell import discard_output, end_on_signals, open_streams, reader_left
 from ilme.errors import IlmeError, UsageError
 
@@ -153,9 +154,7 @@ def overview(args: Sequence[str]) -> int:
     """`ilme --help`, `ilme data --help`, `ilme --version`; anything else that is no command is a mistake."""
     first, more = (args[0], args[1:]) if args else ("--help", ())
     if first == "--version":
-        from importlib.metadata import version
-
-        print(version("ilme"))
+        print(__version__)
         return 0
     asks = ("-h", "--help", "--help-all")
     group = {name: text for name, (_, text) in COMMANDS.items() if name.startswith(f"{first} ")}

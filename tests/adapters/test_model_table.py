@@ -160,7 +160,8 @@ def test_a_model_gives_on_a_gpu_what_it_gives_on_a_cpu(kind):
         pytest.skip(f"this release of transformers has no {upstream}")
     for (how, here), (_, there) in zip(nbest_of(kind, "cpu"), nbest_of(kind, "cuda"), strict=True):
         for ours, theirs in zip(here, there, strict=True):
-            assert ours and [h.score for h in theirs[:3]] == pytest.approx([h.score for h in ours[:3]], abs=2e-2), how
+            near = {"rel": 0.03} if how == "distilled" else {"abs": 2e-2}  # trained there on what was heard there
+            assert ours and [h.score for h in theirs[:3]] == pytest.approx([h.score for h in ours[:3]], **near), how
 
 
 @pytest.mark.slow

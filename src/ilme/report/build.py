@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ilme import __version__
 from ilme.errors import BadInputError
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table
@@ -111,4 +111,4 @@ def _plain_table(results: Results) -> str:
 
 def _footer(sets: Sequence[Results]) -> str:
     told = {f"{key}: {value}" for s in sets for key, value in s.provenance.items() if value}
-    return " · ".join([f"Written by ilme {version('ilme')}", *sorted(told)])
+    return " · ".join([f"Written by ilme {__version__}", *sorted(told)])

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ilme import __version__
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
@@ -460,6 +461,4 @@ def _row(measured: Measurement) -> dict[str, Any]:
 
 
 def _version() -> str:
-    from importlib.metadata import version
-
-    return f"{version('ilme')}, torch {torch.__version__}"
+    return f"{__version__}, torch {torch.__version__}"

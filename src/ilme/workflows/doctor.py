@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from ilme import bundle
+from ilme import __version__, bundle
 from ilme.runtime import cpu
 
 __all__ = ["Finding", "Verdict", "examine"]
@@ -64,9 +64,7 @@ def examine() -> list[Finding]:
 
 
 def _versions() -> Finding:
-    versions = (
-        f"ilme {importlib.metadata.version('ilme')}, Python {platform.python_version()}, torch {torch.__version__}"
-    )
+    versions = f"ilme {__version__}, Python {platform.python_version()}, torch {torch.__version__}"
     return Finding("versions", f"{versions}, {platform.system()} {platform.machine()}")
 
 
@@ -198,7 +196,8 @@ def _extras() -> Iterator[Finding]:
 def extras_of(package: str) -> Mapping[str, list[str]]:
     """The extras of a package, each with the packages that it installs."""
     extras: dict[str, list[str]] = {}
-    for line in importlib.metadata.requires(package) or ():
+    required = importlib.metadata.requires(package) if _is_installed(package) else ()  # else run from its sources
+    for line in required or ():
         requirement = re.match(r"([A-Za-z0-9._-]+).*\bextra\s*==\s*[\"']([\w.-]+)[\"']", line)
         if requirement:
             extras.setdefault(requirement[2], []).append(requirement[1])
