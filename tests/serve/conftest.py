@@ -16,7 +16,7 @@ import uvicorn
 from ilme.models.speech import SpeechNetwork
 from ilme.serve.app import create_app
 from ilme.serve.options import ServeOptions
-from ilme.serve.run import jobs_of
+from ilme.serve.run import REALTIME, jobs_of
 from ilme.serve.service import Service
 from ilme.workflows.adapt import AdaptOptions, adapt
 from tests.checkpoints import write_checkpoints, write_wave
@@ -38,7 +38,7 @@ class Running:
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(create_app(service, key=key), log_level="error", http="h11", **settings)
+        config = uvicorn.Config(create_app(service, key=key), log_level="error", http="h11", **REALTIME | settings)
         self.server = uvicorn.Server(config)
         self.loop: asyncio.AbstractEventLoop | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import connect
 
 from ilme import models as networks
@@ -22,14 +23,15 @@ from ilme.data.features import FrontendConfig
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.models.checkpoint import save_model
 from ilme.recogniser.domain import load_domain
+from ilme.recogniser.streaming import SpeechStream
 from ilme.serve.app import create_app
 from ilme.serve.client import at_speaking_pace, transcribe_live
-from ilme.serve.realtime import Agreement
+from ilme.serve.options import ServeOptions
 from ilme.serve.run import jobs_of
 from ilme.serve.service import Service
 from ilme.workflows.transcribe import Job
 from tests.checkpoints import TEXTS, noise
-from tests.serve.conftest import KEY, NOISE, Running
+from tests.serve.conftest import KEY, NOISE, Running, running
 
 EVENT = "conversation.item.input_audio_transcription"
 
@@ -46,7 +48,7 @@ def live(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
     frontend = FrontendConfig(normalisation="global", mean=(0.0,) * 80, istd=(0.2,) * 80)
     save_model(folder / "forward", model, tokenizer, frontend)
     jobs = {**jobs_of([models / "sea"]), **jobs_of([folder / "forward"])}
-    running = Running(Service(jobs, replace(NOISE, streams=2), 0), key=KEY)
+    running = Running(Service(jobs, NOISE, 0), key=KEY)
     yield running
     running.stop()
 
@@ -96,48 +98,248 @@ def test_the_openai_client_understands(live: Running) -> None:
         assert "input_audio_buffer.committed" in kinds
 
 
-def test_what_is_wrong_is_said_and_the_session_goes_on(live: Running) -> None:
-    url = f"{live.url.replace('http', 'ws')}/v1/realtime?intent=transcription"
+def opened(live: Running, model: str = "", **settings: Any) -> Any:
+    """A connection that has been greeted."""
     headers = {"Authorization": f"Bearer {KEY}"}
-    with connect(url, additional_headers=headers) as line:
-        assert json.loads(line.recv())["type"] == "session.created"
-        wrong = ["no json", "[]", '{"type": "sing"}', '{"type": "input_audio_buffer.append", "audio": "§"}']
-        wrong.append('{"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "x"}}}}}')
-        wrong.append('{"type": "session.update", "session": {"audio": {"input": {"format": {"rate": 3}}}}}')
-        for message in wrong:
-            line.send(message)
-            assert json.loads(line.recv())["type"] == "error", message
-        line.send('{"type": "input_audio_buffer.clear"}')
-        assert json.loads(line.recv())["type"] == "input_audio_buffer.cleared"
+    url = f"{live.url.replace('http', 'ws')}/v1/realtime?intent=transcription&model={model}"
+    line = connect(url, additional_headers=headers, max_size=None, **settings)
+    assert hear(line)["type"] == "session.created"
+    return line
 
 
-def test_keys_origins_and_numbers_are_looked_at(live: Running) -> None:
+def hear(line: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(line.recv(timeout=60))
+    return found
+
+
+def until(line: Any, *kinds: str) -> list[dict[str, Any]]:
+    """Events up to one of these kinds."""
+    found = [hear(line)]
+    while found[-1]["type"] not in kinds:
+        found.append(hear(line))
+    return found
+
+
+def say(line: Any, kind: str, **fields: Any) -> None:
+    line.send(json.dumps({"type": kind, **fields}))
+
+
+def append(line: Any, samples: np.ndarray) -> None:
+    audio = np.clip(np.rint(samples * 32768), -32768, 32767).astype("<i2").tobytes()
+    say(line, "input_audio_buffer.append", audio=base64.b64encode(audio).decode())
+
+
+def whole_turn(line: Any, seconds: float = 0.6, seed: int = 3) -> str:
+    """The text of a turn of noise, at 16 kHz, that the client ends."""
+    say(line, "session.update", session={"audio": {"input": {"format": {"rate": 16_000}}}})
+    append(line, noise(seconds, seed))
+    say(line, "input_audio_buffer.commit")
+    text: str = until(line, f"{EVENT}.completed")[-1]["transcript"]
+    return text
+
+
+def given(**inside: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"audio": {"input": inside}}}
+
+
+ODD = {
+    "binary": b"\x00\x01",
+    "binary of nothing": b"",
+    "no JSON": "no json",
+    "nothing": "",
+    "a list": "[]",
+    "a number": "5",
+    "deep": "[" * 300_000,
+    "deep and whole": '{"type": ' + '{"a": ' * 50_000 + "1" + "}" * 50_000 + "}",
+    "no type": "{}",
+    "unknown": '{"type": "sing"}',
+    "half a character": '{"type": "\\ud800"}',
+    "a type that is an object": '{"type": {"a": 1}}',
+    "cancel": '{"type": "response.cancel", "event_id": "mine"}',
+    "commit of nothing": '{"type": "input_audio_buffer.commit"}',
+    "no audio": '{"type": "input_audio_buffer.append"}',
+    "audio that is a number": '{"type": "input_audio_buffer.append", "audio": 5}',
+    "no base64": '{"type": "input_audio_buffer.append", "audio": "§"}',
+    "half a sample": '{"type": "input_audio_buffer.append", "audio": "AAAA"}',
+    "huge": '{"type": "input_audio_buffer.append", "audio": "' + "A" * (16 << 20) + '"}',
+    "a session that is a number": '{"type": "session.update", "session": 5}',
+    "audio that is a list": '{"type": "session.update", "session": {"audio": []}}',
+    "unknown model": json.dumps(given(transcription={"model": "x"})),
+    "model that is a number": json.dumps(given(transcription={"model": 5})),
+    "another language": json.dumps(given(transcription={"language": "fr"})),
+    "hotwords that are a text": json.dumps(given(transcription={"hotwords": "whale"})),
+    "rate 3": json.dumps(given(format={"rate": 3})),
+    "rate that is a text": json.dumps(given(format={"rate": "fast"})),
+    "endless rate": '{"type": "session.update", "session": {"audio": {"input": {"format": {"rate": 1e999}}}}}',
+    "rate of many digits": json.dumps(given(format={"rate": 10**400})),
+    "mu-law": json.dumps(given(format={"type": "audio/pcmu"})),
+    "turns that are a text": json.dumps(given(turn_detection="no")),
+    "semantic turns": json.dumps(given(turn_detection={"type": "semantic_vad"})),
+    "threshold 5": json.dumps(given(turn_detection={"threshold": 5})),
+    "threshold NaN": '{"type": "session.update", "session": {"turn_detection": {"threshold": NaN}}}',
+    "prefix of days": json.dumps(given(turn_detection={"prefix_padding_ms": 1e9})),
+}
+
+
+@pytest.fixture(scope="module")
+def attacked(live: Running) -> Iterator[tuple[Any, Any]]:
+    """One connection for all that is odd, and a neighbour in the midst of a turn."""
+    with opened(live, "sea") as line, opened(live, "forward") as neighbour:
+        append(neighbour, noise(0.2, 9))
+        yield line, neighbour
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_wrong_is_said_and_the_session_goes_on(name: str, attacked: tuple[Any, Any]) -> None:
+    line, _ = attacked
+    line.send(ODD[name])
+    answer = hear(line)
+    assert answer["type"] == "error" and answer["error"]["message"], answer
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["event_id"] == ("mine" if name == "cancel" else None)
+    assert answer["error"]["code"] == ("input_audio_buffer_commit_empty" if "commit" in name else None)
+    say(line, "input_audio_buffer.clear")
+    assert hear(line)["type"] == "input_audio_buffer.cleared"
+
+
+def test_after_all_of_it_both_are_heard(attacked: tuple[Any, Any]) -> None:
+    line, neighbour = attacked
+    assert whole_turn(line)
+    say(neighbour, "input_audio_buffer.commit")
+    assert until(neighbour, f"{EVENT}.completed")[-1]["transcript"]
+
+
+def test_a_message_beyond_all_limits_ends_that_session_alone(live: Running) -> None:
+    with opened(live) as neighbour:
+        with opened(live) as line:
+            line.send("x" * (25 << 20))
+            with pytest.raises(ConnectionClosedError, match="1009"):
+                line.recv(timeout=60)
+        assert whole_turn(neighbour)
+
+
+@pytest.mark.parametrize("model", ["sea", "forward"])
+def test_a_turn_that_is_cleared_is_forgotten(model: str, live: Running) -> None:
+    with opened(live, model) as line:
+        append(line, noise(0.9, 1))
+        say(line, "input_audio_buffer.clear")
+        say(line, "input_audio_buffer.commit")
+        kinds = [event["type"] for event in until(line, "error")]
+        assert "input_audio_buffer.committed" not in kinds
+        assert kinds[kinds.index("input_audio_buffer.cleared") + 1 :] == ["error"], "nothing of it comes later"
+        assert whole_turn(line) == whole_turn(line)
+
+
+@pytest.mark.parametrize("model", ["sea", "forward"])
+def test_a_client_that_vanishes_leaves_nothing(model: str, live: Running) -> None:
+    before = live.service.metrics.streams
+    line = opened(live, model)
+    append(line, noise(0.5, 2))
+    line.socket.shutdown(socket.SHUT_RDWR)
+    live.wait_until(lambda: live.service.metrics.streams == before)
+    streams = live.service._streams
+    if streams is not None:
+        live.wait_until(lambda: all(not w._shelf.kept for w in streams.workers if w))
+
+
+def test_a_client_that_never_answers_is_let_go(models: Path) -> None:
+    quick = {"ws_ping_interval": 0.1, "ws_ping_timeout": 0.2}
+    with running(models, replace(NOISE, streams=1), **quick) as live:
+        host, port = live.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as silent:
+            head = "GET /v1/realtime HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            silent.sendall(f"{head}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode())
+            live.wait_until(lambda: live.service.metrics.streams == 1)
+            live.wait_until(lambda: live.service.metrics.streams == 0)
+
+
+def test_a_client_that_says_nothing_is_let_go(models: Path) -> None:
+    with running(models, replace(NOISE, idle=0.2)) as live, opened(live) as line:
+        assert "nothing came" in hear(line)["error"]["message"]
+        with pytest.raises(ConnectionClosedOK):
+            line.recv(timeout=60)
+
+
+def test_a_hearing_that_fails_is_said_and_done_again(live: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(live, "forward") as line:
+        expected = whole_turn(line)
+        right, failing = SpeechStream.feed, [True]
+
+        def wrong(stream: SpeechStream, samples: np.ndarray) -> str:
+            if failing:
+                raise RuntimeError("a fault")
+            return right(stream, samples)
+
+        monkeypatch.setattr(SpeechStream, "feed", wrong)
+        append(line, noise(0.3, 3))
+        error = until(line, "error")[-1]["error"]
+        assert error["type"] == "server_error" and "a fault" in error["message"]
+        failing.clear()
+        append(line, noise(0.6, 3)[len(noise(0.3, 3)) :])
+        say(line, "input_audio_buffer.commit")
+        assert until(line, f"{EVENT}.completed")[-1]["transcript"] == expected
+        failing.append(True)
+        append(line, noise(0.3, 3))
+        say(line, "input_audio_buffer.commit")
+        assert "a fault" in until(line, f"{EVENT}.failed")[-1]["error"]["message"]
+        failing.clear()
+        assert whole_turn(line) == expected
+
+
+def test_a_turn_that_is_too_long_is_cut_and_goes_on(live: Running) -> None:
+    with opened(live, "sea") as line:  # which hears windows of a second
+        say(line, "session.update", session={"audio": {"input": {"format": {"rate": 16_000}}}})
+        append(line, noise(3.3, 4))
+        say(line, "input_audio_buffer.commit")
+        say(line, "input_audio_buffer.clear")
+        events = until(line, "input_audio_buffer.cleared")
+    done = [event for event in events if event["type"] == f"{EVENT}.completed"]
+    assert len(done) >= 4 and all(event["transcript"] for event in done)
+    assert sum(event["usage"]["seconds"] for event in done) == pytest.approx(3.3, abs=0.01)
+    ids = [e["item_id"] for e in events if e["type"] == "input_audio_buffer.committed"]
+    assert [e["previous_item_id"] for e in events if e["type"] == "input_audio_buffer.committed"] == [None, *ids[:-1]]
+
+
+def test_settings_count_from_the_next_turn_on(live: Running) -> None:
+    with opened(live, "sea") as line:
+        expected = whole_turn(line)
+        append(line, noise(0.3, 3))
+        say(line, "session.update", session={"audio": {"input": {"transcription": {"model": "forward"}}}})
+        append(line, noise(0.6, 3)[len(noise(0.3, 3)) :])
+        say(line, "input_audio_buffer.commit")
+        assert until(line, f"{EVENT}.completed")[-1]["transcript"] == expected
+    with opened(live, "forward") as other, opened(live, "sea") as line:
+        say(line, "session.update", session={"audio": {"input": {"transcription": {"model": "forward"}}}})
+        assert whole_turn(line) == whole_turn(other)
+
+
+def test_silence_is_no_turn_and_has_no_text(models: Path) -> None:
+    with running(models, ServeOptions()) as live, opened(live) as line:
+        append(line, np.zeros(24_000))
+        append(line, noise(1.0, 1))
+        say(line, "input_audio_buffer.commit")
+        assert hear(line)["error"]["code"] == "input_audio_buffer_commit_empty"
+        say(line, "session.update", session={"audio": {"input": {"turn_detection": None}}})
+        append(line, noise(1.0, 1))
+        say(line, "input_audio_buffer.commit")
+        events = until(line, f"{EVENT}.completed")
+        assert events[-1]["transcript"] == "" and not any(e["type"] == f"{EVENT}.delta" for e in events)
+
+
+def test_keys_and_origins_are_looked_at(live: Running) -> None:
     url = f"{live.url.replace('http', 'ws')}/v1/realtime"
-    headers = {"Authorization": f"Bearer {KEY}"}
     with pytest.raises(InvalidStatus):
         connect(url)
     with pytest.raises(InvalidStatus):
-        connect(url, additional_headers=headers, origin="https://elsewhere.example")
-    with (
-        connect(url, additional_headers=headers) as one,
-        connect(url, additional_headers=headers) as two,
-        connect(url, additional_headers=headers) as three,
-    ):
-        assert [json.loads(line.recv())["type"] for line in (one, two, three)] == ["session.created"] * 2 + ["error"]
-    live.wait_until(lambda: live.service.metrics.streams == 0)
+        connect(url, additional_headers={"Authorization": f"Bearer {KEY}"}, origin="https://elsewhere.example")
 
 
-def test_only_what_two_hearings_agree_on_is_sent() -> None:
-    agreement = Agreement()
-    heard = [
-        "the",
-        "the whale",
-        "the whale swam",
-        "the sail swam off",
-        "the whale swam off to",
-        "the whale swam off to",
-    ]
-    assert [agreement.add(text) for text in heard] == ["", "the", " whale", "", "", " swam off to"]
+def test_no_more_streams_are_taken_than_there_are_places(models: Path) -> None:
+    with running(models, replace(NOISE, streams=1)) as live:
+        with opened(live), connect(f"{live.url.replace('http', 'ws')}/v1/realtime") as second:
+            assert "try again" in hear(second)["error"]["message"]
+        live.wait_until(lambda: live.service.metrics.streams == 0)
+        opened(live).close()
 
 
 def test_the_application_has_the_path(models: Path) -> None:

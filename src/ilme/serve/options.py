@@ -25,6 +25,7 @@ class ServeOptions:
         timeout: Seconds in which a request must be done, from the end of its upload.
         connections: Connections that may be open.
         streams: Realtime streams that may be open.
+        idle: Seconds after which a realtime stream that sends nothing is closed.
         voice_activity: Let a voice-activity model decide whether anything is said; else only silence is passed over.
         log_text: Write what was said to the log.
     """
@@ -39,11 +40,12 @@ class ServeOptions:
     timeout: float = 3600.0
     connections: int = 2000
     streams: int = 16
+    idle: float = 600.0
     voice_activity: bool = True
     log_text: bool = False
 
     def __post_init__(self) -> None:
-        positive = ("batch_seconds", "upload_mb", "longest", "upload_timeout", "timeout")
+        positive = ("batch_seconds", "upload_mb", "longest", "upload_timeout", "timeout", "idle")
         for name in positive:
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInputError(f"{name} must be a positive number, got {getattr(self, name)!r}")

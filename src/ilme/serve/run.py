@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ilme.errors import BadInputError, MissingExtraError
 from ilme.recogniser.domain import CARD, Domain
@@ -17,6 +18,10 @@ __all__ = ["jobs_of", "serve"]
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # `bundled/rnnt` too
 LARGEST_HEAD = 64 * 1024  # bytes of a request's headers
+REALTIME: dict[str, Any] = {
+    "ws_max_size": 24 * 1024 * 1024,  # bytes of a message; a few less are answered with an error
+    "ws_ping_timeout": 120.0,  # seconds in which a client must answer; it is not read while its turn is finished
+}
 
 
 def jobs_of(
@@ -92,6 +97,7 @@ def serve(
         server_header=False,
         limit_concurrency=options.connections,
         h11_max_incomplete_event_size=LARGEST_HEAD,
+        **REALTIME,
         http="h11",
     )
     uvicorn.Server(config).run()

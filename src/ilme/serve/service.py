@@ -158,6 +158,13 @@ class Service:
             self._streams = self._make_pool(1)
         return await self._streams.run(task)
 
+    async def prepare_stream(self, name: str) -> About:
+        """What a domain is; one that streams is loaded where its streams will be heard."""
+        about = await self.known(name)
+        if about.streams:
+            await self.run_stream(Describe(name, self.jobs[name]))
+        return about
+
     def domain(self, name: str) -> str:
         """The domain of that name; an empty name is the first one's."""
         name = name or next(iter(self.jobs))

@@ -14,10 +14,10 @@ from ilme.recogniser.windows import Window
 from ilme.serve.voice import VoiceActivity
 from ilme.workflows.transcribe import Job, recognise_windows
 
-__all__ = ["NOTHING", "About", "Describe", "Failure", "Hear", "Recognise", "Settings", "Shelf", "Task"]
+__all__ = ["NOTHING", "About", "Describe", "Failure", "Forget", "Hear", "Recognise", "Settings", "Shelf", "Task"]
 
 
-KEPT = 256  # turns whose clients may have left
+KEPT = 64  # turns whose clients may have left
 
 
 @dataclass(frozen=True)
@@ -190,3 +190,13 @@ class Hear:
             return text
         del shelf.kept[self.turn]
         return str(stream.finish()[0].text)
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Lets go of what was kept of a turn that nobody wants any more."""
+
+    turn: str
+
+    def run(self, shelf: Shelf) -> None:
+        shelf.kept.pop(self.turn, None)

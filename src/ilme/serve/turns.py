@@ -85,6 +85,11 @@ class Turns:
         self._left = np.zeros(0, dtype=np.float32)
         self._loud = self._quiet = 0
 
+    def begin_again(self) -> None:
+        """Somebody who still speaks begins anew: what they said so far is another's business."""
+        self.speaking = False
+        self._loud = self._quiet = 0
+
     def feed(self, samples: Samples) -> list[tuple[str, int]]:
         """What begins or ends in the samples: ("start" or "stop", at which sample from the beginning of all)."""
         self._left = np.concatenate([self._left, samples])

@@ -1,0 +1,39 @@
+"""What is sent of a turn while it lasts: nothing that the next hearing takes back."""
+
+from __future__ import annotations
+
+from ilme.serve.hearing import Agreement
+
+
+def test_only_what_two_hearings_agree_on_is_sent() -> None:
+    agreement = Agreement()
+    heard = [
+        "the",
+        "the whale",
+        "the whale swam",
+        "the sail swam off",
+        "the whale swam off to",
+        "the whale swam off to",
+    ]
+    assert [agreement.add(text) for text in heard] == ["", "the", " whale", "", "", " swam off to"]
+
+
+def test_letters_are_sent_as_they_come() -> None:
+    agreement = Agreement(letters=True)
+    heard = ["the wh", "the whale", "the whale s", "the sail swam", "the whale swam", "the whale swam"]
+    assert [agreement.add(text) for text in heard] == ["", "the wh", "ale", "", "", " swam"]
+
+
+def test_the_rest_is_what_was_not_sent() -> None:
+    for letters, text, rest in (
+        (False, "the whale swam", " swam"),
+        (False, "the whales swam", ""),
+        (True, "the whales swam", "s swam"),
+        (True, "a whale", ""),
+        (False, "the whale", ""),
+    ):
+        agreement = Agreement(letters)
+        agreement.add("the whale")
+        assert agreement.add("the whale") == "the whale"
+        assert agreement.rest(text) == rest, text
+    assert Agreement().rest("all of it") == "all of it"
