@@ -3,7 +3,7 @@
 python -m benchmarks.whisper_text --model tiny.en.pt --text novels.tar.xz --exclude librispeech-dev-clean --out novels
 python -m benchmarks.whisper_lm train --text novels --out out/whisper-lm --minutes 2.2
 
-As `ilme train lm --loop.budget MINUTES`, with batches that are cut out of the token file in one piece.
+As `ilme train lm --loop.budget MINUTES`, with the options of that one run.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import argparse
 import json
 import math
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from ilme import models
@@ -24,18 +22,7 @@ from ilme.models.lstm_lm import LSTMLMConfig
 from ilme.train.loop import Trainer, make_fabric
 from ilme.train.objectives import LmObjective
 from ilme.train.options import LmOptions, LoopOptions, OptimiserOptions
-from ilme.train.sources import TextBatch, TextSource
-
-
-class SlicedText(TextSource):
-    """`TextSource` whose batches are one indexing operation."""
-
-    def load(self, indices: Any) -> TextBatch:
-        starts, lengths = self._starts[indices], self._ends[indices] - self._starts[indices]
-        at = np.arange(int(lengths.max()))
-        rows = self._ids[np.minimum(starts[:, None] + at, len(self._ids) - 1)].astype(np.int64)
-        rows[at >= lengths[:, None]] = 0
-        return TextBatch([str(i) for i in indices], torch.from_numpy(rows), torch.from_numpy(lengths))
+from ilme.train.sources import TextSource
 
 
 def train(args: argparse.Namespace) -> None:
@@ -50,12 +37,12 @@ def train(args: argparse.Namespace) -> None:
         log_every=100, tensorboard=False, seed=args.seed,
     )  # fmt: skip
     rates = OptimiserOptions(rate=args.rate, warmup=args.warmup, final=0.01, weight_decay=1e-3, clip=1.0)
-    source = SlicedText(text, args.tokens, args.longest, seed=args.seed)
+    source = TextSource(text, args.tokens, args.longest, seed=args.seed)
     trainer = Trainer(
         args.out,
         LmObjective(model, LmOptions()),
         source,
-        lambda: SlicedText(held, args.tokens, args.longest, shuffle=False),
+        lambda: TextSource(held, args.tokens, args.longest, shuffle=False),
         loop,
         rates,
         lambda trained: save_model(args.out, trained, None),

@@ -105,3 +105,14 @@ def test_a_tokenizer_tells_the_names_among_words_without_case(tmp_path):
     assert domain_lines([str(calls)], encode=encode).lines == ["Hello my name is Mary.", "Is Mary, my name?"]
     kept = domain_lines([str(calls)], encode=encode, cased=False)
     assert kept.lines == lines and not kept.recased
+
+
+def test_several_processes_read_what_one_does(tmp_path, monkeypatch):
+    for number in range(3):
+        lines = [f"The {word} of book {number} was calm, and he said:" for word in ("sea", "wind", "sky")]
+        (tmp_path / f"{number}.txt").write_text("\n".join([*lines, "one two three four five six seven eight nine"]))
+    files, said = [str(tmp_path / "*.txt")], ["one two three four five six seven eight"]
+    alone = domain_lines(files, evaluation=said)
+    monkeypatch.setattr("ilme.data.written_style.LARGE", 1)
+    monkeypatch.setattr("ilme.data.written_style.cores", lambda: 2)
+    assert domain_lines(files, evaluation=said) == alone and alone.excluded == 3

@@ -274,6 +274,23 @@ def test_dev_is_kept_out_of_the_text_and_can_be_limited(networks, tmp_path):
     assert adapted.domain.report["dev utterances"] == 2
 
 
+def test_texts_of_a_test_set_are_kept_out_too(networks, tmp_path):
+    spoken = "one two three four five six seven eight nine"
+    (tmp_path / "text.txt").write_text(f"{spoken}\nthe sea was calm\n" * 9)
+    (tmp_path / "test.jsonl").write_text(json.dumps({"text": spoken}) + "\n")
+    options = replace(OPTIONS, exclude=(str(tmp_path / "test.jsonl"),))
+    adapted = adapt(networks / "rnnt", [str(tmp_path / "text.txt")], tmp_path / "out", options=options)
+    assert adapted.domain.report["text"]["left out for overlap with dev"] == 9
+    (tmp_path / "broken.jsonl").write_text("{\n" + json.dumps({"text": spoken}))
+    with pytest.raises(BadInputError, match=r"options.exclude: .*broken.jsonl, line 1: not JSON"):
+        adapt(
+            networks / "rnnt",
+            [str(tmp_path / "text.txt")],
+            tmp_path / "out",
+            options=replace(OPTIONS, exclude=(str(tmp_path / "broken.jsonl"),)),
+        )
+
+
 def test_the_card_names_a_model_as_it_was_given(tmp_path, monkeypatch):
     """In full, but not where a link points to: the tokenizer of a .pt stands beside the link."""
     (tmp_path / "blobs").mkdir()

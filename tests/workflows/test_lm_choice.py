@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -242,3 +243,24 @@ def test_adapt_writes_it_all_and_the_folder_is_whole(rnnt, tmp_path, monkeypatch
     assert not work_folder(out).exists() and not list(tmp_path.glob(".domain*"))
     recogniser = load_domain(out)
     assert recogniser.lm.kind == "decoder"
+
+
+def test_beside_a_gpu_the_ngrams_of_much_text_are_made_at_the_same_time(rnnt, text, monkeypatch):
+    """What other processes make, and whatever fails there, comes out when it is asked for."""
+    host, options = SimpleNamespace(tokens=rnnt.tokens, device=torch.device("cpu")), LMOptions(order=2, prune=(0,))
+    alone = [scores_of(lm_choice._NGrams(host, (text.ids[:5], text.ids), options)[i][0], text) for i in (0, 1)]
+    assert not torch.equal(*alone)
+    host.device = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(lm_choice, "MUCH", 1)
+    beside = lm_choice._NGrams(host, (text.ids[:5], text.ids), options)
+    failing = lm_choice._NGrams(host, ([], []), options)
+    lines = lm_choice._NGrams(host, ([], [[10**6]]), options)
+    host.device = torch.device("cpu")
+    assert beside._made is not None and failing._made is None
+    assert all(torch.equal(scores_of(beside[i][0], text), alone[i]) for i in (0, 1))
+    with pytest.raises(BadInputError):
+        lines[1]
+
+
+def scores_of(scorer, text):
+    return token_scores(scorer, text.ids)

@@ -203,22 +203,20 @@ def _nothing_left(report: PrepareReport) -> str:
 
 
 def read_exclusion(patterns: Sequence[str], length: int, problem: Callable[[str, str], None]) -> Exclusion:
-    """The n-grams of evaluation files; a text that is wrapped is joined, so that n-grams run over line ends."""
+    """The n-grams of evaluation files."""
+    return Exclusion.from_texts(evaluation_texts(patterns, problem), length)
+
+
+def evaluation_texts(patterns: Sequence[str], problem: Callable[[str, str], None]) -> list[str]:
+    """The texts of evaluation files; one that is wrapped is joined, so that n-grams run over line ends."""
     paths = expand(patterns)
-    found = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal found
-        for source in sources(paths, problem):
-            layout, lines = _layout(source)
-            for paragraph in paragraphs(lines, layout):
-                found += 1
-                yield paragraph
-
-    exclusion = Exclusion.from_texts(texts(), length)
+    found: list[str] = []
+    for source in sources(paths, problem):
+        layout, lines = _layout(source)
+        found += paragraphs(lines, layout)
     if paths and not found:
         raise BadInputError(f"{', '.join(patterns)}: there is no text to exclude in it; name the evaluation text")
-    return exclusion
+    return found
 
 
 def _layout(source: TextSource, wanted: Layout | Literal["auto"] = "auto") -> tuple[Layout, Iterator[str]]:

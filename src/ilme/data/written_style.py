@@ -12,7 +12,6 @@ quotation marks, colons or dashes (they are suppressed). So before an LM is trai
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import unicodedata
@@ -23,6 +22,7 @@ from ilme.data.exclude import Exclusion
 from ilme.data.sentences import guess_layout, paragraphs, split_sentences
 from ilme.data.textfiles import expand, sources
 from ilme.errors import BadInputError
+from ilme.runtime.processes import cores, ordered_map
 
 __all__ = ["PreparedText", "clean", "domain_lines", "group", "names_of", "needs_recasing", "recase"]
 
@@ -31,6 +31,7 @@ SUBSTITUTES = {";": ",", ":": ",", "—": ", ", "–": ", ", "--": ", ", "…": 
 QUOTES = re.compile("[\"“”„«»‟]|``|''")
 LOOSE_QUOTE = re.compile(r"(?<!\w)'(?=[A-Z])|(?<=[.!?,])'(?=\s|$)")
 GOES_ON = (",", ";", ":")  # a text that ends so is no utterance
+LARGE = 4_000_000  # bytes of files, compressed or not, from which several processes read them
 WORDS = 9.0  # of a line, on average
 RUNNING = 1.5  # sentences to a line: where lines hold more, they are paragraphs, not utterances that stand alone
 BRACKETED = re.compile(r"\[[^\]]{0,80}\]")
@@ -170,22 +171,16 @@ def domain_lines(
         overlap: Words in the n-gram that counts as overlap.
         seed: Of the lengths.
     """
-    never = list(never)
-    exclusion = Exclusion.from_texts(evaluation, overlap)
+    read = _Reader(tuple(never), Exclusion.from_texts(evaluation, overlap))
     problems: list[str] = []
     runs: list[tuple[list[str], bool]] = []  # neighbouring sentences, and whether each stands alone
     excluded = 0
-    for source in sources(expand(list(patterns)), lambda name, reason: problems.append(f"{name}: {reason}")):
-        head = list(itertools.islice(source.lines, 4000))
-        layout = guess_layout(head)
-        found = [split_sentences(p) for p in paragraphs(itertools.chain(head, source.lines), layout)]
-        flat = [s for sentences in found for s in sentences]
-        alone = layout == "lines" and len(flat) < RUNNING * len(found)
-        for run in _runs(flat, exclusion):
-            excluded += run is None
-            if run is not None:
-                cleaned = [c for c in (clean(s, never) for s in run) if any(x.isalnum() for x in c)]
-                runs.append((cleaned, alone))
+    files = expand(list(patterns))
+    texts = (list(s.lines) for s in sources(files, lambda name, reason: problems.append(f"{name}: {reason}")))
+    large = sum(file.stat().st_size for file in files) >= LARGE
+    for found, left_out in ordered_map(read, texts, cores() if large else 1):
+        runs += found
+        excluded += left_out
     recased = False
     if joined:  # each sentence has its own case and mark before they stand in one line
         recased = cased and needs_recasing([s for run, _ in runs for s in run] or [""])
@@ -198,6 +193,27 @@ def domain_lines(
     if not joined and cased and needs_recasing(lines):
         lines, recased = _recased(lines, encode), True
     return PreparedText(lines, sum(len(line.split()) for line in lines), excluded, recased, tuple(problems))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """The lines of one text to runs of clean sentences, and how many were left out; each process has one."""
+
+    never: tuple[str, ...]
+    exclusion: Exclusion
+
+    def __call__(self, lines: list[str]) -> tuple[list[tuple[list[str], bool]], int]:
+        layout = guess_layout(lines[:4000])
+        found = [split_sentences(p) for p in paragraphs(lines, layout)]
+        flat = [s for sentences in found for s in sentences]
+        alone = layout == "lines" and len(flat) < RUNNING * len(found)
+        kept, excluded = [], 0
+        for run in _runs(flat, self.exclusion):
+            if run is None:
+                excluded += 1
+            else:
+                kept.append(([c for c in (clean(s, self.never) for s in run) if any(x.isalnum() for x in c)], alone))
+        return kept, excluded
 
 
 def _recased(lines: Sequence[str], encode: Callable[[str], list[int]] | None) -> list[str]:

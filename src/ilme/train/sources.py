@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,9 +137,13 @@ class PlannedSource(ABC):
     def load(self, indices: NDArray[Any]) -> Any:
         """The batch of these items."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def plan(self) -> list[NDArray[Any]]:
+        """The batches of the epoch it is in, over all ranks, as indices."""
         ascending = self.short_first and self.epoch == 0
-        plan = plan_epoch(self.lengths, self.budget, self.most, self.seed, self.epoch, self.shuffle, ascending)
+        return plan_epoch(self.lengths, self.budget, self.most, self.seed, self.epoch, self.shuffle, ascending)
+
+    def __iter__(self) -> Iterator[Any]:
+        plan = self.plan()
         while self.position < len(plan):
             turn = plan[self.position : self.position + self.world_size]
             turn += plan[: self.world_size - len(turn)]  # a last, incomplete turn borrows from the start
@@ -178,8 +183,7 @@ class TextSource(PlannedSource):
             starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
         else:
             sizes = np.array([len(s) for s in sentences], dtype=np.int64)
-            flat = [token for sentence in sentences for token in sentence]
-            self._ids = np.array(flat, dtype=np.int64)
+            self._ids = np.fromiter(chain.from_iterable(sentences), np.int64, int(sizes.sum()))
             ends = sizes.cumsum()
             starts = ends - sizes
         self._starts, self._ends = _cut_long(starts, ends, longest)
@@ -191,13 +195,12 @@ class TextSource(PlannedSource):
         return int(self.lengths.sum())
 
     def load(self, indices: NDArray[Any]) -> TextBatch:
-        spans = [(int(self._starts[i]), int(self._ends[i])) for i in indices]
-        rows = [torch.from_numpy(self._ids[a:b].astype(np.int64)) for a, b in spans]
-        return TextBatch(
-            [str(int(i)) for i in indices],
-            pad_sequence(rows, batch_first=True),
-            torch.tensor([len(row) for row in rows]),
-        )
+        """Cut out of the ids in one piece: a GPU would wait for a loop over the rows."""
+        starts, lengths = self._starts[indices], self._ends[indices] - self._starts[indices]
+        at = np.arange(int(lengths.max()))
+        rows = self._ids[np.minimum(starts[:, None] + at, len(self._ids) - 1)].astype(np.int64)
+        rows[at >= lengths[:, None]] = 0
+        return TextBatch(indices.astype(str).tolist(), torch.from_numpy(rows), torch.from_numpy(lengths))
 
 
 def _cut_long(starts: NDArray[Any], ends: NDArray[Any], longest: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ilme import __version__
+from ilme.data.text import evaluation_texts
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
@@ -33,7 +34,7 @@ from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, read_phrases, write_phrases
 from ilme.protocols import InternalLM, TokenScorer
 from ilme.recogniser.cached_decoder import CachedDecoder
-from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
+from ilme.recogniser.decoder import SearchDecoder
 from ilme.recogniser.domain import CARD, INTERNAL, LM, PHRASES, Domain
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_lm, load_model
@@ -49,7 +50,7 @@ from ilme.tuning.error_surface import as_vector, build_lists
 from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
 from ilme.workflows.card import card_text
-from ilme.workflows.decoding import read_set
+from ilme.workflows.decoding import batches_for, read_set
 from ilme.workflows.dev_check import unexplained
 from ilme.workflows.domain_lm import LMOptions, keep_lm, read_domain_text, text_writer
 from ilme.workflows.lm_choice import KINDS, choose_lm, work_folder
@@ -147,7 +148,7 @@ def adapt(
     with only_run(out), replace_folder(out) as folder:
         report: dict[str, Any] = {"ilme": _version(), "seed": options.seed}
         if scorer is None:
-            spoken = [u.text for u in utterances]
+            spoken = [u.text for u in utterances] + evaluation_texts(options.exclude, _unreadable)
             lm_options = LMOptions(style, options.order, options.prune, options.overlap, options.seed, options.joined)
             read = read_domain_text(host, text, spoken, lm_options, say)
             chosen = choose_lm(lm, host, read, folder, work_folder(out), minutes, lm_options, say)
@@ -224,6 +225,11 @@ def _check_internal(host: Any, name: str, has_dev: bool) -> None:
         raise BadInputError(f"the internal LM {name!r} needs speech: give --dev, or choose {', '.join(free)}")
 
 
+def _unreadable(name: str, reason: str) -> None:
+    """A test set that cannot be kept out is an error: its results would be worth nothing."""
+    raise BadInputError(f"options.exclude: {name}: {reason}")
+
+
 def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance]:
     if not limit or len(utterances) <= limit:
         return utterances
@@ -291,7 +297,7 @@ def _with_dev(
     cache = EncoderCache()
     folds = Folds(host.tokens, host.device) if domain.style == "fold" else None
     lm = FoldedScorer(lm, folds) if folds is not None else lm
-    decoding = DecodingOptions(batch_seconds=options.batch_seconds, cache="none")
+    decoding = batches_for(host.device, options.batch_seconds)
 
     def decoder(internal: InternalLM | None) -> SearchDecoder:
         subtracted = fold_internal(internal, folds) if internal is not None and folds is not None else internal

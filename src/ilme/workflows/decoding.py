@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
@@ -18,7 +20,7 @@ from ilme.runtime.files import remove_partials
 from ilme.runtime.locks import only_run
 from ilme.tuning.tuner import Decoder
 
-__all__ = ["DecoderPlan", "Progress", "Ray", "held", "read_set"]
+__all__ = ["DecoderPlan", "Progress", "Ray", "batches_for", "held", "read_set"]
 
 Progress = Callable[[int, int], None]  # (utterances done, of how many)
 
@@ -99,6 +101,17 @@ def held(out: Path | None, processes: Processes, result: str) -> Iterator[None]:
         if out is not None and not processes.rank:
             remove_partials(out / result)
         yield
+
+
+def batches_for(device: torch.device, seconds: float = 0.0) -> DecodingOptions:
+    """Batches that suit a device, encoder outputs not kept: a GPU takes four times as many utterances at once.
+
+    Args:
+        device: Where the search runs.
+        seconds: Of audio in a batch; 0 takes what suits the device.
+    """
+    size, usual = (16, 240.0) if device.type == "cpu" else (64, 960.0)
+    return DecodingOptions(seconds or usual, size, cache="none")
 
 
 def read_set(source: Any, split: str = "", limit: int = 0) -> list[Utterance]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ilme import bundle
 from ilme.data.normalise import spoken
@@ -18,7 +19,7 @@ from ilme.lm.case_folding import Folds
 from ilme.lm.hf import load_causal
 from ilme.lm.mixing import is_mixture, read_mixture, write_mixture
 from ilme.lm.ngram import NGramScorer, build_automaton, lm_tokens
-from ilme.lm.ngram_train import NGramOptions, train_ngram
+from ilme.lm.ngram_train import NGramOptions, TrainedNGram, train_ngram
 from ilme.recogniser.loading import is_causal, is_checkpoint
 from ilme.runtime.files import weights_file
 from ilme.tokens import Tokens
@@ -27,7 +28,10 @@ __all__ = [
     "MIXTURE",
     "DomainText",
     "LMOptions",
+    "NGramCounter",
+    "flat",
     "keep_lm",
+    "ngram_lm",
     "read_domain_text",
     "text_writer",
     "train_domain_lm",
@@ -120,14 +124,32 @@ def read_domain_text(
 
 def train_ngram_lm(model: Any, ids: Sequence[Sequence[int]], options: LMOptions) -> tuple[NGramScorer, dict[str, Any]]:
     """An n-gram of lines in the model's tokens, and what it is made of."""
-    tokens = lm_tokens(model.tokens)
-    count = sum(map(len, ids)) + len(ids)
-    flat = np.fromiter((i for y in ids for i in (*y, tokens.eos)), dtype=np.int64, count=count)
-    trained = train_ngram(flat, tokens, NGramOptions(options.order, options.prune[: options.order]))
-    scorer = NGramScorer(
-        build_automaton(trained.arpa), tokens, trained.arpa.missing, trained.arpa.unknown, model.device
-    )
+    return ngram_lm(model, NGramCounter(lm_tokens(model.tokens), options)(flat(ids, model.tokens)), options)
+
+
+def ngram_lm(model: Any, trained: TrainedNGram, options: LMOptions) -> tuple[NGramScorer, dict[str, Any]]:
+    """A trained n-gram as the LM of a model, and what it is made of."""
+    arpa, tokens = trained.arpa, lm_tokens(model.tokens)
+    scorer = NGramScorer(build_automaton(arpa), tokens, arpa.missing, arpa.unknown, model.device)
     return scorer, {"order": options.order, "n-grams": list(trained.kept)}
+
+
+def flat(ids: Sequence[Sequence[int]], tokens: Tokens) -> NDArray[np.int64]:
+    """Lines one after another (count,), each followed by the end."""
+    count, eos = sum(map(len, ids)) + len(ids), lm_tokens(tokens).eos
+    return np.fromiter((i for y in ids for i in (*y, eos)), dtype=np.int64, count=count)
+
+
+@dataclass(frozen=True)
+class NGramCounter:
+    """Trains an n-gram on lines as `flat` gives them, here or in another process."""
+
+    tokens: Tokens
+    options: LMOptions
+
+    def __call__(self, lines: NDArray[np.int64]) -> TrainedNGram:
+        order = self.options.order
+        return train_ngram(lines, self.tokens, NGramOptions(order, self.options.prune[:order]))
 
 
 def train_domain_lm(

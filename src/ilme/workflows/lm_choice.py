@@ -18,8 +18,10 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -30,11 +32,14 @@ from ilme.errors import BadInputError, MissingExtraError
 from ilme.ilm.decoder_lm import decoder_lm, has_open_decoder
 from ilme.ilm.files import fingerprint
 from ilme.lm.mixing import Mixture, best_weights, token_scores, write_mixture
+from ilme.lm.ngram import NGramScorer, lm_tokens
+from ilme.lm.ngram_train import TrainedNGram
 from ilme.protocols import TokenScorer
 from ilme.recogniser.domain import LM
 from ilme.recogniser.loading import load_lm
 from ilme.runtime.files import write_text
-from ilme.workflows.domain_lm import MIXTURE, DomainText, LMOptions, train_ngram_lm
+from ilme.runtime.processes import ordered_map
+from ilme.workflows.domain_lm import MIXTURE, DomainText, LMOptions, NGramCounter, flat, ngram_lm, train_ngram_lm
 from ilme.workflows.neural_lm import NEURAL, can_train, lstm_config, train_neural_lm
 
 __all__ = ["KINDS", "ChosenLM", "Share", "choose_lm", "hold_out", "plan", "smallest_mixture", "work_folder"]
@@ -45,6 +50,7 @@ FEWEST_LSTM = 100_000  # tokens of text from which an LSTM can learn more than c
 LSTM_READS = 1_000_000  # tokens that it must have the time to read
 SPEEDS = {"cpu": 2e10, "cuda": 3e13}  # operations a second that training gets out of a device, about
 HELD = {"cpu": 4_000, "cuda": 100_000}  # most tokens that are held out: they are scored again and again
+MUCH = 1_000_000  # tokens of text that take half a minute to count
 WORTH = 0.01  # by how much an LM must lower the perplexity of a mixture to be in it: each costs time in every search
 Say = Callable[[str], None]
 
@@ -157,16 +163,18 @@ def choose_lm(
     train, held = hold_out(text.ids, _for_device(HELD, host), options.seed)
     _prepare(work, host, text, shares, options)
     say(f"LM: {', '.join(f'{s.kind} ({s.minutes:g} min)' if s.minutes else s.kind for s in shares)}")
+    counted = Share("ngram") in shares
+    ngrams = _NGrams(host, (train, text.ids) if counted else (), options)
     scorers: dict[str, TokenScorer] = {}
     files: dict[str, Path] = {}
     about: dict[str, Any] = {"held-out lines": len(held), "training": {}}
     for share in shares:
-        if share.kind == "ngram":
-            scorers["ngram"], _ = train_ngram_lm(host, train, options)
-            continue
-        trained = train_neural_lm(share.kind, host, train, held, work / share.kind, share.minutes, options.seed, say)
-        scorers[share.kind], files[share.kind] = trained.scorer, trained.file
-        about["training"][share.kind] = trained.about
+        if share.kind != "ngram":
+            done = train_neural_lm(share.kind, host, train, held, work / share.kind, share.minutes, options.seed, say)
+            scorers[share.kind], files[share.kind] = done.scorer, done.file
+            about["training"][share.kind] = done.about
+    if counted:
+        scorers["ngram"], _ = ngrams[0]
     scores = {kind: token_scores(scorer, held) for kind, scorer in scorers.items()}
     if "decoder" in scorers:
         before = token_scores(decoder_lm(host), held)
@@ -179,12 +187,39 @@ def choose_lm(
         + ", ".join(f"{k} {v:.2f}" for k, v in about["perplexity"].items())
     )
     if "ngram" in weights:
-        full, made = train_ngram_lm(host, text.ids, options)
+        full, made = ngrams[1]
         full.save(work / "ngram.safetensors")
         files["ngram"] = work / "ngram.safetensors"
         about |= made
     name = _keep(files, weights, folder)
     return ChosenLM(load_lm(folder / name, host), name, about)
+
+
+class _NGrams:
+    """The n-grams of several texts, each made when it is asked for.
+
+    Where networks train on a GPU, those of much text are made in other processes at the same time.
+    """
+
+    def __init__(self, host: Any, texts: Sequence[Sequence[Sequence[int]]], options: LMOptions) -> None:
+        self.host, self.texts, self.options = host, texts, options
+        self._made: Future[list[TrainedNGram]] | None = None
+        if host.device.type != "cpu" and sum(len(y) for text in texts[-1:] for y in text) >= MUCH:
+            self._made = Future()
+            Thread(target=self._make, args=(self._made,), daemon=True).start()
+
+    def _make(self, made: Future[list[TrainedNGram]]) -> None:
+        counter = NGramCounter(lm_tokens(self.host.tokens), self.options)
+        lines = (flat(text, self.host.tokens) for text in self.texts)
+        try:
+            made.set_result(list(ordered_map(counter, lines, len(self.texts))))
+        except BaseException as error:
+            made.set_exception(error)
+
+    def __getitem__(self, which: int) -> tuple[NGramScorer, dict[str, Any]]:
+        if self._made is None:
+            return train_ngram_lm(self.host, self.texts[which], self.options)
+        return ngram_lm(self.host, self._made.result()[which], self.options)
 
 
 def _ngram_alone(host: Any, text: DomainText, folder: Path, options: LMOptions, say: Say) -> ChosenLM:

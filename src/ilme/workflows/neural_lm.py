@@ -164,7 +164,7 @@ def _run(
     longest = min(LONGEST, getattr(host, "max_labels", LONGEST))
     batch = min(max(tokens // pace.batches, pace.smallest), pace.largest)
     source = TextSource(train, batch, longest, seed=seed)
-    per_epoch = sum(1 for _ in TextSource(train, batch, longest, seed=seed))
+    per_epoch = len(source.plan())
     every = min(per_epoch, pace.evaluate)
     steps = recipe.epochs * per_epoch
     loop = LoopOptions(

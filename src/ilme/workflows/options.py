@@ -33,7 +33,9 @@ class AdaptOptions:
         calibration: Utterances over which internal LMs are averaged or learned.
         overlap: A sentence that shares this many words in a row with dev is left out of the text; 0 leaves none out,
             for domains where everybody says the same phrases.
-        batch_seconds: Seconds of audio that are decoded at once.
+        exclude: Texts or manifests, beside dev, that must not be learned, such as a test set's: a sentence that shares
+            `overlap` words in a row with them is left out of the text.
+        batch_seconds: Seconds of audio that are decoded at once; 0 takes what suits the device.
         smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
         seed: Of every draw.
         background: Values of ε, the share of a uniform background in what is subtracted, of which dev chooses one with
@@ -52,7 +54,8 @@ class AdaptOptions:
     max_decodes: int = 4
     calibration: int = 40
     overlap: int = 8
-    batch_seconds: float = 240.0
+    exclude: tuple[str, ...] = ()
+    batch_seconds: float = 0.0
     smoothing: float = 0.01
     seed: int = 0
     background: tuple[float, ...] = (0.0,)
@@ -71,9 +74,9 @@ class AdaptOptions:
             raise BadInputError(f"order must be at most {LONGEST_NGRAM}, got {self.order}")
         if not self.prune or min(self.prune) < 0:
             raise BadInputError(f"prune holds counts of at least 0, got {self.prune}")
-        if not 0 < self.batch_seconds < math.inf or not 0 <= self.smoothing < math.inf:
+        if not 0 <= self.batch_seconds < math.inf or not 0 <= self.smoothing < math.inf:
             got = f"{self.batch_seconds} and {self.smoothing}"
-            raise BadInputError(f"batch_seconds must be positive and smoothing not negative, got {got}")
+            raise BadInputError(f"batch_seconds and smoothing must not be negative, got {got}")
         if not self.background or not all(0 <= share < 1 for share in self.background):
             raise BadInputError(f"background holds shares of at least 0 and below 1, got {self.background}")
         if not 0 <= self.joined < math.inf:
