@@ -46,16 +46,24 @@ class Row:
     names: tuple[tuple[str, str], ...] = ()
     model: str = ""
 
-    def rates(self) -> dict[str, float]:
-        """Test WER by method."""
+    def systems(self) -> dict[str, dict[str, Any]]:
+        """What was found, by method."""
         found: Any = json.loads((RESULTS / self.file).read_text(encoding="utf-8"))
         for key in self.place:
             found = found[key]
         if self.model:
-            table = {row["system"]: row["test WER"] for row in found}
-            return {m: table[f"{self.model} {m}"] for m in METHODS if f"{self.model} {m}" in table}
+            found = {row["system"].removeprefix(f"{self.model} "): row for row in found}
         named = dict(self.names)
-        return {m: round(found[named.get(m, m)]["WER"], 2) for m in METHODS if named.get(m, m) in found}
+        return {m: found[named.get(m, m)] for m in METHODS if named.get(m, m) in found}
+
+    def rates(self) -> dict[str, float]:
+        """Test WER by method."""
+        return {m: round(found["test WER" if self.model else "WER"], 2) for m, found in self.systems().items()}
+
+    def errors(self) -> dict[str, int]:
+        """Test word errors by method, counted."""
+        kinds = ("substitutions", "deletions", "insertions")
+        return {m: sum(found[kind] for kind in kinds) for m, found in self.systems().items()}
 
 
 STUDIES = (
@@ -93,8 +101,8 @@ def summary() -> list[dict[str, Any]]:
     """A row for each study: test WER by method, and by how much each ILME is below Shallow Fusion."""
     rows = []
     for row in STUDIES:
-        rates = row.rates()
-        gains = {m: round(100 * (rates[m] / rates["SF"] - 1), 1) for m in ("ILME", "ILME-learned") if m in rates}
+        rates, errors = row.rates(), row.errors()
+        gains = {m: round(100 * (errors[m] / errors["SF"] - 1), 1) for m in ("ILME", "ILME-learned") if m in errors}
         about = {"recogniser": row.recogniser, "domain": row.domain, "speech": row.speech, "file": row.file}
         rows.append(about | {"test WER": rates, "against SF, %": gains})
     return rows

@@ -4,15 +4,16 @@ The LM is trained before, and frozen. It reads the labels as the decoder does; i
 makes its logits ℓ_u = E p_u + b_LM, stands beside h_dec_u where the output layer reads. So the LM's state is a part of
 the decoder's, and searches, internal LMs and packed weights need not know of it.
 
-    deep        Gulcehre et al. 2015    z = W h + W_p (g p) + b,   g = σ(vᵀ p + c), one number
+    deep        Gulcehre et al. 2015    z = W h + W_p (g p) + b,   g = σ(vᵀ p + c), one number: their controller, in
+                                        front of this AED's output layer, which is linear and not a deep one;
                                         a trained AED and LM; only W, W_p, v, b and c learn
     cold        Sriram et al. 2017      z = W r + b,   r = ReLU(W_r [h; g ∘ l] + b_r),
                                         g = σ(W_g [h; l] + b_g),   l = ReLU(W_l (ℓ − max ℓ) + b_l)
                                         all but the LM learns, from the start
-    component   Shan et al. 2019        as cold, around an LM of the training transcripts alone, which is replaced by
-                                        the LM of a domain when it recognises (`replace_lm`)
-    simple      Stahlberg et al. 2018   P = softmax(W h + b + log P_LM), normalised after both are added (PostNorm);
-                                        all but the LM learns, from the start
+    component   Shan et al. 2019        around an LM of the training transcripts alone, which is replaced by the LM of a
+                                        domain when it recognises (`replace_lm`); the gate here is Cold Fusion's
+    simple      Stahlberg et al. 2018   P = softmax(W h + b + log P_LM): their PreNorm, normalised once, after the LM is
+                                        added to the logits; all but the LM learns, from the start
 
 In these papers the network is an attention decoder, and so it is here.
 """
