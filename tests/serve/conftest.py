@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -33,12 +34,14 @@ class Running:
         service: What is behind it.
     """
 
-    def __init__(self, service: Service, key: str = "", **settings: object) -> None:
+    def __init__(self, service: Service, key: str = "", adapt: Path | None = None, **settings: object) -> None:
         self.service = service
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(create_app(service, key=key), log_level="error", http="h11", **REALTIME | settings)
+        config = uvicorn.Config(
+            create_app(service, key=key, adapt=adapt), log_level="error", http="h11", **REALTIME | settings
+        )
         self.server = uvicorn.Server(config)
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -101,7 +104,7 @@ def long_wave(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running(models: Path, options: ServeOptions = NOISE, workers: int = 0, **settings: object) -> Iterator[Running]:
+def running(models: Path, options: ServeOptions = NOISE, workers: int = 0, **settings: Any) -> Iterator[Running]:
     found = Running(Service(jobs_of([models / "sea"]), options, workers), **settings)
     try:
         yield found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ilme.runtime.formats import Format
 from ilme.serve.options import ServeOptions
 
@@ -15,13 +17,13 @@ SHOWN = {
         "workers",
         "key",
         "origins",
+        "adapt",
         "device",
         "format",
         "language",
         "options.queue",
         "options.upload_mb",
         "options.longest",
-        "options.batch_seconds",
         "options.log_text",
     )
 }
@@ -35,6 +37,7 @@ def serve(
     workers: int = 1,
     key: str = "",
     origins: list[str] | None = None,
+    adapt: Path | None = None,
     device: str = "cpu",
     format: Format = "float32",
     language: str = "",
@@ -59,6 +62,8 @@ def serve(
         workers: Processes that decode; 0 decodes in this one.
         key: What clients must send as bearer key; the variable ILME_KEY if not given, and nobody is asked without one.
         origins: Other sites whose pages may call, such as https://example.org.
+        adapt: Folder for domains that clients make from text, on the page or over HTTP; those that are there are
+            served, too. Nobody can make any if it is not given.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         language: Language of multilingual models.
@@ -70,12 +75,15 @@ def serve(
 
     from ilme.commands.models import model_options
     from ilme.errors import UsageError
+    from ilme.serve.adapting import made_before
     from ilme.serve.run import jobs_of
     from ilme.serve.run import serve as run
 
     if workers < 0:
         raise UsageError(f"workers must not be negative, got {workers}")
     jobs = jobs_of(domains, model, device, format, model_options(language, prompt, ranks))
+    if adapt is not None:
+        jobs |= made_before(adapt, jobs, device, format)
     print(f"serving {', '.join(jobs)} at http://{host}:{port}", flush=True)
     key = key or os.environ.get("ILME_KEY", "")
-    run(jobs, host=host, port=port, workers=workers, key=key, origins=origins or (), options=options)
+    run(jobs, host=host, port=port, workers=workers, key=key, origins=origins or (), adapt=adapt, options=options)

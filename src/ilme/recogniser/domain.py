@@ -36,7 +36,7 @@ from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import file_hash, write_atomically
 from ilme.runtime.formats import Format
 
-__all__ = ["CARD", "INTERNAL", "LM", "PHRASES", "Domain", "load_domain"]
+__all__ = ["CARD", "INTERNAL", "LM", "PHRASES", "Domain", "load_domain", "model_of"]
 
 FORMAT, VERSION = "ilme-domain", 2
 CARD, LM, INTERNAL, PHRASES = "domain.json", "lm.safetensors", "internal.safetensors", "phrases.txt"
@@ -179,11 +179,9 @@ def load_domain(
     folder = Path(folder)
     domain = Domain.read(folder)
     domain.check_files(folder)
-    options = domain.model_options | ({"timestamps": True} if timestamps else {})
-    if ranks or "ranks" in options:
-        options["ranks"] = str(ranks or _own(folder, str(options["ranks"]), "ranks"))
+    name, options = model_of(folder, domain, model, ranks)
     lm = lm or (_own_lm(folder, domain.lm) if domain.weights.lm else "")
-    host = load_model(model or _model_path(folder, domain.model), device, **options)
+    host = load_model(name, device, **options | ({"timestamps": True} if timestamps else {}))
     if domain.kind and domain.kind != host.kind:
         raise CheckpointError(f"{folder} was made for a model of kind {domain.kind!r}, and this is a {host.kind!r}")
     scorer, internal = _scorers(folder, domain, lm, host)
@@ -196,6 +194,21 @@ def load_domain(
         options=domain.search or default_options(host),
     )
     return recogniser.pack(format) if host.device.type == "cpu" else recogniser
+
+
+def model_of(folder: Path, domain: Domain, model: str = "", ranks: str | Path = "") -> tuple[str, dict[str, Any]]:
+    """The model of a domain folder and its options, as `load_model` takes them from here.
+
+    Args:
+        folder: The domain's.
+        domain: Its card.
+        model: Where the model is now, if it has moved.
+        ranks: The .tiktoken file, if the card names one that does not lie in the folder.
+    """
+    options = dict(domain.model_options)
+    if ranks or "ranks" in options:
+        options["ranks"] = str(ranks or _own(folder, str(options["ranks"]), "ranks"))
+    return model or _model_path(folder, domain.model), options
 
 
 def _scorers(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ilme.errors import MissingExtraError
@@ -18,6 +19,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("fastapi", "serve") from error
 
+from ilme.serve.adapting import Adapter
+from ilme.serve.adapting_api import add_adapting
 from ilme.serve.guard import Guard, error_body
 from ilme.serve.metrics import CONTENT_TYPE
 from ilme.serve.page import add_page
@@ -33,19 +36,23 @@ Result = TypeVar("Result")
 log = logging.getLogger("ilme.serve")
 
 
-def create_app(service: Service, *, key: str = "", origins: Sequence[str] = ()) -> FastAPI:
+def create_app(service: Service, *, key: str = "", origins: Sequence[str] = (), adapt: Path | None = None) -> FastAPI:
     """The application over a service, which it starts and ends.
 
     Args:
         service: The domains.
         key: What clients must send; empty lets everybody in.
         origins: Sites whose pages may call; none but the service's own by default.
+        adapt: Where domains are kept that clients make from text; None makes none.
     """
+    adapter = None if adapt is None else Adapter(service, adapt)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         await service.start()
         yield
+        if adapter is not None:
+            await adapter.close()
         await service.close()
 
     app = FastAPI(title="ilme", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
@@ -54,6 +61,7 @@ def create_app(service: Service, *, key: str = "", origins: Sequence[str] = ()) 
     _add_state(app, service)
     _add_transcriptions(app, service)
     add_page(app, service)
+    add_adapting(app, adapter, service.options)
 
     @app.websocket("/v1/realtime")
     async def live(socket: WebSocket) -> None:

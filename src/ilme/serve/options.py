@@ -26,6 +26,9 @@ class ServeOptions:
         connections: Connections that may be open.
         streams: Realtime streams that may be open.
         idle: Seconds after which a realtime stream that sends nothing is closed.
+        domains: Domains that may be served; clients' texts make no more.
+        text_mb: Largest text of a new domain, in megabytes.
+        adapt_timeout: Seconds in which a new domain must be made.
         voice_activity: Let a voice-activity model decide whether anything is said; else only silence is passed over.
         log_text: Write what was said to the log.
     """
@@ -41,16 +44,28 @@ class ServeOptions:
     connections: int = 2000
     streams: int = 16
     idle: float = 600.0
+    domains: int = 16
+    text_mb: float = 20.0
+    adapt_timeout: float = 1800.0
     voice_activity: bool = True
     log_text: bool = False
 
     def __post_init__(self) -> None:
-        positive = ("batch_seconds", "upload_mb", "longest", "upload_timeout", "timeout", "idle")
+        positive = (
+            "batch_seconds",
+            "upload_mb",
+            "longest",
+            "upload_timeout",
+            "timeout",
+            "idle",
+            "text_mb",
+            "adapt_timeout",
+        )
         for name in positive:
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
         if not 0 <= self.wait < math.inf:
             raise BadInputError(f"wait must not be negative, got {self.wait!r}")
-        for name, least in {"batch_size": 1, "queue": 1, "connections": 1, "streams": 0}.items():
+        for name, least in {"batch_size": 1, "queue": 1, "connections": 1, "streams": 0, "domains": 1}.items():
             if getattr(self, name) < least:
                 raise BadInputError(f"{name} must be at least {least}, got {getattr(self, name)}")

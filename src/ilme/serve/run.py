@@ -64,6 +64,7 @@ def serve(
     workers: int = 1,
     key: str = "",
     origins: Sequence[str] = (),
+    adapt: Path | None = None,
     options: ServeOptions | None = None,
 ) -> None:
     """Serves domains until SIGINT or SIGTERM; requests that are under way are finished.
@@ -75,6 +76,7 @@ def serve(
         workers: Processes that decode; 0 decodes in this one.
         key: What clients must send; empty lets everybody in.
         origins: Sites whose pages may call.
+        adapt: Where domains are kept that clients make from text; None makes none.
         options: Limits and batches.
     """
     try:
@@ -87,7 +89,7 @@ def serve(
 
     options = options or ServeOptions()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    app = create_app(Service(jobs, options, workers), key=key, origins=origins)
+    app = create_app(Service(jobs, options, workers), key=key, origins=origins, adapt=adapt)
     config = uvicorn.Config(
         app,
         host=host,

@@ -134,6 +134,13 @@ class Service:
         self.about[name] = found
         return found
 
+    async def add(self, name: str, job: Job) -> About | Failure:
+        """One more domain, which is served as soon as it is loaded."""
+        found: About | Failure = await self.run(Describe(name, job))
+        if isinstance(found, About):
+            self.about[name], self.created[name], self.jobs[name] = found, int(time.time()), job
+        return found
+
     async def close(self) -> None:
         if self._loading is not None:
             self._loading.cancel()
