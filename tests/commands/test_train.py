@@ -17,6 +17,7 @@ from ilme.commands.arguments import parse_arguments
 from ilme.data.tokenfile import write_tokens
 from ilme.data.tokenizer import SentencePieceTokenizer
 from ilme.models.checkpoint import load_checkpoint
+from ilme.recogniser.loading import load_model
 from ilme.train.journal import read_metrics
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "train").glob("*.yaml"))
@@ -74,6 +75,18 @@ def test_trains_a_factorised_transducer_with_its_internal_lm(corpus: Path, tmp_p
     assert train("rnnt", *speech_words(corpus, tmp_path), "--hat", "rnnt.ilmt=0.3") == 0
     assert load_checkpoint(tmp_path, "rnnt").model.config.hat
     assert all("ilm_loss" in row for row in read_metrics(tmp_path / "metrics.jsonl") if "rate" in row)
+
+
+def test_trains_a_tdt_and_a_ctc(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("rnnt", *speech_words(corpus, tmp_path / "tdt"), "--tdt", "model.ctc=true", "rnnt.ctc=0.3") == 0
+    assert load_checkpoint(tmp_path / "tdt", "rnnt").model.durations == (0, 1, 2, 3, 4)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "tdt" / "metrics.jsonl") if "rate" in row]
+    assert losses and all(np.isfinite(losses))
+    words = speech_words(corpus, tmp_path / "ctc")
+    assert train("rnnt", *words, "rnnt.ctc_only=true") == 2
+    assert "give rnnt.ctc a weight" in capsys.readouterr().err
+    assert train("rnnt", *words, "rnnt.ctc_only=true", "rnnt.ctc=1", "model.ctc=true") == 0
+    assert load_model(tmp_path / "ctc", head="ctc").kind == "ctc"
 
 
 def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Path, tmp_path: Path) -> None:

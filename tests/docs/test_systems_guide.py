@@ -43,6 +43,7 @@ def test_every_training_runs(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
         assert main(words if words[0] == "lm" else [*words, *smaller[words[1]]]) == 0, words
     networks = {path.parent.name: load_checkpoint(path).model for path in Path("runs").glob("*/model.safetensors")}
     assert networks["hat"].config.hat
+    assert networks["tdt"].config.durations and networks["ctc"].ctc is not None
     methods = {name: getattr(model.config, "fusion", None) for name, model in networks.items()}
     for name in ("deep", "cold", "simple", "component"):
         assert methods[name].method == name

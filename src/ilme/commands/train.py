@@ -28,7 +28,7 @@ SPEECH = (
     "warm_start.model",
 )
 SHOWN = {
-    "train_rnnt": (*SPEECH, "rnnt.ctc", "rnnt.ilmt", "hat"),
+    "train_rnnt": (*SPEECH, "rnnt.ctc", "tdt", "hat"),
     "train_aed": (*SPEECH, "aed.ilmt", "fusion", "lm"),
     "train_lm": (
         "out",
@@ -62,6 +62,7 @@ def train_rnnt(
     warm_start: WarmStart = WarmStart(),
     monitor: MonitorOptions = MonitorOptions(),
     hat: bool = False,
+    tdt: bool = False,
     resume: bool = False,
 ) -> None:
     """Train an RNN-T. Several GPUs or machines: start it with torchrun.
@@ -81,12 +82,18 @@ def train_rnnt(
         warm_start: Weights to begin with.
         monitor: Text on which the internal LM is measured.
         hat: Factorise the output: blank by a sigmoid, labels by a softmax of their own.
+        tdt: A token-and-duration transducer: beside each label or blank, how many frames it lasts (0 to 4).
         resume: Go on from the last checkpoint in `out`, if there is one.
     """
+    from ilme.models.tdt import TDT_DURATIONS
     from ilme.train.runs import run_speech
 
     _check(data)
-    changes = {**(model or {}), "hat": True} if hat else model or {}
+    changes = dict(model or {})
+    if hat:
+        changes["hat"] = True
+    if tdt:
+        changes["durations"] = list(TDT_DURATIONS)
     progress = run_speech(
         "rnnt", Path(out), data, preset, changes, frontend, loop, optimiser, warm_start, monitor, rnnt, resume
     )

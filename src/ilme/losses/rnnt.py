@@ -106,24 +106,31 @@ def rnnt_loss(
         factorised: Blank by a sigmoid, labels by a softmax of their own (HAT).
     """
     terms = Terms(f, g, weight, bias, labels, f_lengths, label_lengths)
-    _check(terms, blank, activation)
-    dtype = dtype or _default_dtype(f, activation)
+    check_terms(terms, blank, activation)
+    dtype = dtype or default_dtype(f, activation)
     fast = dtype != torch.float64 and kernels_run_on(f.device)
-    if tile_cells is None:
-        tile_cells = CUDA_TILE_CELLS if f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(weight)))
     skip_below = SKIP_BELOW.get(dtype, 0.0) if skip_below is None else skip_below
-    plan = TilePlan(blank, activation, dtype, skip_below, tile_cells, fast, factorised)
-    # On a CUDA device lengths are brought into range, not checked: looking at them would wait for the device.
-    terms = terms._replace(
-        labels=labels.to(torch.long),
-        f_lengths=f_lengths.to(device=f.device, dtype=torch.long).clamp(1, f.shape[1]),
-        label_lengths=label_lengths.to(device=f.device, dtype=torch.long).clamp(0, labels.shape[1]),
-    )
-    loss: Tensor = _RnntLoss.apply(plan, *terms)  # type: ignore[no-untyped-call]
+    plan = TilePlan(blank, activation, dtype, skip_below, tile_cells or default_tile(terms), fast, factorised)
+    loss: Tensor = _RnntLoss.apply(plan, *in_range(terms))  # type: ignore[no-untyped-call]
     return loss
 
 
-def _check(terms: Terms, blank: int, activation: str) -> None:
+def default_tile(terms: Terms) -> int:
+    """Cells per tile: what suits the device."""
+    return CUDA_TILE_CELLS if terms.f.is_cuda else min(2048, max(64, CPU_TILE_NUMBERS // len(terms.weight)))
+
+
+def in_range(terms: Terms) -> Terms:
+    """On a CUDA device lengths are brought into range, not checked: looking at them would wait for the device."""
+    f, labels = terms.f, terms.labels
+    return terms._replace(
+        labels=labels.to(torch.long),
+        f_lengths=terms.f_lengths.to(device=f.device, dtype=torch.long).clamp(1, f.shape[1]),
+        label_lengths=terms.label_lengths.to(device=f.device, dtype=torch.long).clamp(0, labels.shape[1]),
+    )
+
+
+def check_terms(terms: Terms, blank: int, activation: str) -> None:
     """Shapes only on a CUDA device: reading values would wait for it."""
     f, g, weight, _, labels, f_lengths, label_lengths = terms
     if activation not in ("tanh", "relu"):
@@ -154,7 +161,7 @@ def _check(terms: Terms, blank: int, activation: str) -> None:
             )
 
 
-def _default_dtype(f: Tensor, activation: str) -> torch.dtype:
+def default_dtype(f: Tensor, activation: str) -> torch.dtype:
     if f.dtype == torch.float64:
         return torch.float64
     sixteen = f.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(f.device.type)
@@ -221,6 +228,8 @@ class TorchTiles:
     A cell is the flat index (b·T + t)·(U+1) + u; `row` is b·T + t and `col` is b·(U+1) + u.
     """
 
+    kept: tuple[tuple[int, ...], ...] = ((), (), ())  # sizes of what `forward` keeps of a cell
+
     def __init__(self, terms: Terms, plan: TilePlan) -> None:
         f, g, weight, bias, labels, *_ = terms
         self.B, self.T, self.J = f.shape
@@ -245,52 +254,61 @@ class TorchTiles:
             return torch.addmm(self.bias, h, self.weight.t())
         return torch.mm(h, self.weight.t()).to(self.exact).add_(self.bias)
 
-    def forward(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, cells: Tensor) -> tuple[Tensor, ...]:
         """Log-sum-exp of the logits, and log P of blank and of the next label, each (B, T, U + 1).
 
         Factorised, it is that of the labels' logits.
         """
-        shape = (self.B, self.T, self.W)
-        lse, blank, label = (torch.zeros(shape, dtype=self.exact, device=self.f.device) for _ in range(3))
+        count = self.B * self.T * self.W
+        kept = [torch.zeros(count, *size, dtype=self.exact, device=self.f.device) for size in self.kept]
         for tile in torch.split(cells, self.tile):
             h, _, col = self._hidden(tile)
-            z = self._logits(h)
-            at_blank = z[:, self.blank].clone()
-            at_label = z.gather(1, self.next_label.index_select(0, col)[:, None]).squeeze(1)
-            if self.factorised:
-                z[:, self.blank] = -torch.inf
-            top = z.amax(1)
-            total = z.sub_(top[:, None]).exp_().sum(1).log_().add_(top)
-            lse.view(-1)[tile] = total
-            at_label.sub_(total)
-            if self.factorised:
-                at_label.add_(nn.functional.logsigmoid(-at_blank))
-                at_blank = nn.functional.logsigmoid(at_blank)
-            else:
-                at_blank.sub_(total)
-            blank.view(-1)[tile], label.view(-1)[tile] = at_blank, at_label
-        return lse, blank, label
+            found = self._scores(self._logits(h), self.next_label.index_select(0, col))
+            for all_cells, of_tile in zip(kept, found, strict=True):
+                all_cells[tile] = of_tile
+        return tuple(x.view(self.B, self.T, self.W, *size) for x, size in zip(kept, self.kept, strict=True))
 
-    def backward(
-        self, cells: Tensor, lse: Tensor, blank_arcs: Tensor, label_arcs: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of f (B, T, J), g (B, U + 1, J), weight and bias from arc weights, both (B, T, U + 1)."""
+    def _scores(self, z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
+        """What is kept of n cells, from their logits (n, V), which may be written over, and next labels (n,)."""
+        at_blank = z[:, self.blank].clone()
+        at_label = z.gather(1, label[:, None]).squeeze(1)
+        if self.factorised:
+            z[:, self.blank] = -torch.inf
+        top = z.amax(1)
+        total = z.sub_(top[:, None]).exp_().sum(1).log_().add_(top)
+        at_label.sub_(total)
+        if self.factorised:
+            at_label.add_(nn.functional.logsigmoid(-at_blank))
+            return total, nn.functional.logsigmoid(at_blank), at_label
+        return total, at_blank.sub_(total), at_label
+
+    def _slopes(self, z: Tensor, label: Tensor, lse: Tensor, on_blank: Tensor, on_label: Tensor) -> Tensor:
+        """∂loss/∂z (n, V) of n cells, from their logits, which may be written over, and the weights of their arcs."""
+        if self.factorised:
+            into_blank = (on_blank + on_label) * z[:, self.blank].sigmoid()
+            dz = z.sub_(lse[:, None]).exp_().mul_(on_label[:, None])
+            dz[:, self.blank] = into_blank
+        else:
+            dz = z.sub_(lse[:, None]).exp_().mul_((on_blank + on_label)[:, None])
+        dz[:, self.blank] -= on_blank
+        return dz.scatter_add_(1, label[:, None], -on_label[:, None])
+
+    def backward(self, cells: Tensor, lse: Tensor, *arcs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of f (B, T, J), g (B, U + 1, J), weight and bias, from what is kept of cells and from arc weights.
+
+        Args:
+            cells: Those that are not left out.
+            lse: Log-sum-exp of the logits (B, T, U + 1).
+            arcs: Weights of blank's and labels' arcs, each (B, T, U + 1).
+        """
         df, dg = torch.zeros_like(self.f), torch.zeros_like(self.g)
         dw = torch.zeros(self.weight.shape, dtype=self.exact, device=self.f.device)
         db = torch.zeros_like(self.bias)
-        blank_arcs, label_arcs, lse = blank_arcs.reshape(-1), label_arcs.reshape(-1), lse.view(-1)
+        flat = [x.flatten(0, 2) for x in (lse, *arcs)]
         for tile in torch.split(cells, self.tile):
             h, row, col = self._hidden(tile)
-            on_blank, on_label = blank_arcs[tile], label_arcs[tile]
-            dz = self._logits(h)
-            if self.factorised:
-                into_blank = (on_blank + on_label) * dz[:, self.blank].sigmoid()
-                dz = dz.sub_(lse[tile][:, None]).exp_().mul_(on_label[:, None])
-                dz[:, self.blank] = into_blank
-            else:
-                dz = dz.sub_(lse[tile][:, None]).exp_().mul_((on_blank + on_label)[:, None])
-            dz[:, self.blank] -= on_blank
-            dz.scatter_add_(1, self.next_label.index_select(0, col)[:, None], -on_label[:, None])
+            label = self.next_label.index_select(0, col)
+            dz = self._slopes(self._logits(h), label, *(x[tile] for x in flat))
             db += dz.sum(0)
             dz = dz.to(self.dtype)
             dh = torch.mm(dz, self.weight).to(self.exact)

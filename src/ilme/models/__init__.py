@@ -28,9 +28,13 @@ def build(kind: str, config: Any, tokens: Tokens) -> Any:
     """A network with fresh weights."""
     from ilme.models.fused_lm import attention_network
     from ilme.models.lstm_lm import LSTMLM
-    from ilme.models.rnnt import RNNT
+    from ilme.models.tdt import transducer_network
 
-    makers: dict[str, Callable[[Any, Tokens], Any]] = {"rnnt": RNNT, "aed": attention_network, "lm": LSTMLM}
+    makers: dict[str, Callable[[Any, Tokens], Any]] = {
+        "rnnt": transducer_network,
+        "aed": attention_network,
+        "lm": LSTMLM,
+    }
     return makers[kind](config, tokens)
 
 

@@ -17,6 +17,8 @@ from ilme.tokens import Tokens
 
 __all__ = ["PRESETS", "RNNT", "RNNTConfig", "factorised_logits", "prediction_network", "projected"]
 
+LONGEST_DURATION = 64  # frames
+
 
 @dataclass(frozen=True)
 class RNNTConfig:
@@ -33,6 +35,7 @@ class RNNTConfig:
         joint: Dimension of the joint network's hidden layer.
         ctc: Add a CTC output layer on the encoder, for an auxiliary loss that finds alignments early.
         hat: Blank by a sigmoid and labels by a softmax of their own (HAT), so that the internal LM is exact.
+        durations: Frames that one label or blank may last, such as [0, 1, 2, 3, 4]: a TDT; empty for an RNN-T.
         dropout: In the prediction network; the encoder has its own.
     """
 
@@ -46,6 +49,7 @@ class RNNTConfig:
     joint: int = 1024
     ctc: bool = False
     hat: bool = False
+    durations: tuple[int, ...] = ()
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -53,6 +57,14 @@ class RNNTConfig:
             raise BadInputError(f"prediction must be 'lstm' or 'stateless', got {self.prediction!r}")
         if self.context < 1:
             raise BadInputError(f"context must be at least 1 label, got {self.context}")
+        if self.durations and self.hat:
+            raise BadInputError("hat and durations are two kinds of transducer: take one")
+        frames = self.durations
+        if frames and (len(set(frames)) < len(frames) or min(frames) < 0 or not 1 <= max(frames) <= LONGEST_DURATION):
+            raise BadInputError(
+                f"durations must be different numbers of frames from 0 to {LONGEST_DURATION}, one of them above 0, got "
+                f"{list(frames)}"
+            )
 
 
 PRESETS: dict[str, RNNTConfig] = {

@@ -22,11 +22,13 @@ from ilme.losses.guide import ctc_places, guide_loss
 from ilme.losses.internal import attention_internal_loss, transducer_internal_loss
 from ilme.losses.nce import NoiseContrastive, unigram_noise
 from ilme.losses.rnnt import rnnt_loss
+from ilme.losses.tdt import tdt_loss
 from ilme.models.aed import AED
 from ilme.models.encoder import ctc_blank
 from ilme.models.fused_lm import FusedAED
 from ilme.models.lstm_lm import LSTMLM
 from ilme.models.rnnt import RNNT
+from ilme.models.tdt import TDT
 from ilme.train.decoder_start import check_decoder, start_decoder
 from ilme.train.graphs import Body, RecordedBody
 from ilme.train.joint_start import check_joint, start_joint
@@ -114,10 +116,10 @@ class RnntObjective(Objective):
 
         loss = −log P(y|x) + ctc · (−log P_CTC(y|x)) + ilmt · (−log P_ILM(y))
 
-    or in the first `listen` steps   −log P_CTC(y|x).
+    or in the first `listen` steps, and with `ctc_only` always,   −log P_CTC(y|x).
 
     A transducer first learns to predict labels without listening; CTC makes the encoder find alignments at once. In
-    evaluation mode the loss is −log P(y|x).
+    evaluation mode the loss is −log P(y|x), of CTC with `ctc_only`. Of a TDT it is that of labels and durations.
     """
 
     def __init__(self, model: RNNT, options: RnntOptions | None = None) -> None:
@@ -143,12 +145,9 @@ class RnntObjective(Objective):
         run = self.recorded if self.recorded is not None and self.training else self.body()
         h, lengths, f, g = run(features, feature_lengths, labels)
         labels = _as_wide(labels, g.shape[1] - 1)
-        if self.listening and self.training:
+        if self.options.ctc_only or (self.listening and self.training):
             return self.auxiliary.loss(self._normalised(h), lengths, labels, label_lengths)
-        output, blank = model.output, model.tokens.blank
-        loss = rnnt_loss(
-            f, g, output.weight, output.bias, labels, lengths, label_lengths, blank=blank, factorised=model.config.hat
-        ).sum()
+        loss = _transducer_loss(model, f, g, labels, lengths, label_lengths).sum()
         if self.options.ctc and self.training:
             loss = loss + self.options.ctc * self.auxiliary.loss(self._normalised(h), lengths, labels, label_lengths)
         if self.options.ilmt and self.training:
@@ -160,6 +159,20 @@ class RnntObjective(Objective):
     def _normalised(self, h: Tensor) -> Tensor:
         """What CTC reads: h after a LayerNorm, the joint network's where the encoder has none of its own."""
         return h if self.model.config.encoder.projection else self.model.encoder_head[0](h)
+
+
+def _transducer_loss(
+    model: RNNT, f: Tensor, g: Tensor, labels: Tensor, lengths: Tensor, label_lengths: Tensor
+) -> Tensor:
+    """−log P(y|x) (B,)."""
+    output, blank = model.output, int(model.tokens.blank or 0)
+    if isinstance(model, TDT):
+        last = model.duration_output
+        weight, bias = torch.cat([output.weight, last.weight]), torch.cat([output.bias, last.bias])
+        return tdt_loss(f, g, weight, bias, labels, lengths, label_lengths, model.durations, blank)
+    return rnnt_loss(
+        f, g, output.weight, output.bias, labels, lengths, label_lengths, blank, factorised=model.config.hat
+    )
 
 
 class _TransducerBody(Body):

@@ -134,15 +134,19 @@ class RnntOptions:
         listen: Steps at the start in which CTC alone is trained; the joint network then starts from its layer.
         flat: Steps at the start in which the CTC layer learns labels spread evenly over each utterance, not CTC.
         ilmt: α of internal-LM training: the weight of the internal LM's own loss beside the transducer's.
+        ctc_only: Train the encoder and its CTC layer and nothing else: a CTC model, which is loaded with `--head ctc`.
     """
 
     ctc: float = 0.0
     listen: int = 0
     flat: int = 0
     ilmt: float = 0.0
+    ctc_only: bool = False
 
     def __post_init__(self) -> None:
         _check_weights(self, "rnnt")
+        if self.ctc_only and (not self.ctc or self.ilmt or self.listen):
+            raise BadInputError("rnnt.ctc_only trains CTC alone: give rnnt.ctc a weight, and leave ilmt and listen out")
 
 
 @dataclass(frozen=True)

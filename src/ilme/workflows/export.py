@@ -56,6 +56,8 @@ def _check_model(model: Any) -> None:
     if not isinstance(model, RNNT):
         kind = getattr(model, "kind", type(model).__name__)
         raise BadInputError(f"only an RNN-T of `ilme train rnnt` can be exported, not a model of kind {kind}")
+    if model.config.durations:
+        raise BadInputError("a TDT cannot be exported: icefall's layout has no durations")
     if model.frontend.kind != "kaldi" or model.encoder.whisper is not None:
         raise BadInputError(
             "this RNN-T reads Whisper's log-mels, which an ONNX transducer does not take: it takes Kaldi filter banks. "
