@@ -11,6 +11,7 @@ from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.streaming import SpeechStream, can_stream
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
+from ilme.runtime.memory import give_back_memory
 from ilme.serve.voice import VoiceActivity
 from ilme.workflows.transcribe import Job, recognise_windows
 
@@ -147,6 +148,7 @@ class Recognise:
         recogniser = shelf.recogniser(self.name, self.job).with_phrases(self.settings.phrases)
         spoken = [w for w in self.windows if shelf.is_spoken(w, recogniser.rate)]
         results = recognise_windows(recogniser, spoken, words=self.settings.words) if spoken else ()
+        give_back_memory()
         found = dict(zip(map(id, spoken), results, strict=True))
         return [self._result(window, found.get(id(window))) for window in self.windows]
 
