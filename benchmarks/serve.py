@@ -3,10 +3,11 @@
 python -m benchmarks.serve manifest.jsonl --model tiny.en.pt --json out/serve-load.json
 python -m benchmarks.serve manifest.jsonl --model CT2_FOLDER --peer PYTHON --requests 200 --json out/serve-peer.json
 
-Clients send files of mixed lengths, each its next when the last is answered. Every decoding process has one thread. Other work on the machine takes wall time and little CPU time, so costs are CPU seconds: of the service those of
-all its processes, uploads, HTTP and voice activity among them. `ilme transcribe` runs before and after, once over each
-distinct file; the mean is what it takes for as many files as were requested. Memory is that of all processes, pages
-that they share counted once (PSS), and of each; of each tenth of the requests the largest is kept.
+Clients send files of mixed lengths, each its next when the last is answered. Every decoding process has one thread.
+Other work on the machine takes wall time and little CPU time, so costs are CPU seconds: of the service those of all its
+processes, uploads, HTTP and voice activity among them. `ilme transcribe` runs before and after, once over each distinct
+file; the mean is what it takes for as many files as were requested. Memory is that of all processes, pages that they
+share counted once (PSS), and of each; of each tenth of the requests the largest is kept.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import uvicorn
 
 from ilme.models.speech import SpeechNetwork
 from ilme.serve.app import create_app
+from ilme.serve.connections import PatientProtocol
 from ilme.serve.options import ServeOptions
 from ilme.serve.run import REALTIME, jobs_of
 from ilme.serve.service import Service
@@ -39,8 +41,9 @@ class Running:
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        http = partial(PatientProtocol, patience=service.options.head_timeout)
         config = uvicorn.Config(
-            create_app(service, key=key, adapt=adapt), log_level="error", http="h11", **REALTIME | settings
+            create_app(service, key=key, adapt=adapt), log_level="error", http=http, **REALTIME | settings
         )
         self.server = uvicorn.Server(config)
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -110,7 +110,16 @@ def test_models_are_the_domains(client: openai.OpenAI) -> None:
         ({"model": "desert"}, 404, "model"),
         ({"response_format": "xml"}, 400, "response_format"),
         ({"timestamp_granularities[]": "word"}, 400, "timestamp_granularities"),
-        ({"response_format": "verbose_json", "timestamp_granularities[]": "letter"}, 400, None),
+        ({"response_format": "verbose_json", "timestamp_granularities[]": "letter"}, 400, "timestamp_granularities"),
+        ({"response_format": "diarized_json"}, 400, "response_format"),
+        ({"response_format": "srt", "stream": "true"}, 400, "response_format"),
+        ({"stream": "perhaps"}, 400, "stream"),
+        ({"model": ["sea", "sea"]}, 400, "model"),
+        ({"model[]": "sea"}, 400, "model"),
+        ({"hotword": "whale"}, 400, "hotword"),
+        ({"include[]": "logprobs"}, 400, "include"),
+        ({"known_speaker_names[]": "Ahab"}, 400, "known_speaker_names"),
+        ({"languages[]": ["fi", "sv"]}, 400, "language"),
         ({"temperature": "hot"}, 400, "temperature"),
         ({"temperature": "3"}, 400, "temperature"),
         ({"language": "fi"}, 400, "language"),
@@ -122,6 +131,36 @@ def test_wrong_fields_are_named(fields: dict, status: int, param: str | None, se
     assert found.status_code == status
     error = found.json()["error"]
     assert error["param"] == param and error["message"] and error["type"] == "invalid_request_error"
+    assert error["code"] == ("model_not_found" if status == 404 else None)
+
+
+def test_a_mistyped_field_is_told_what_may_be_meant(server: Running, wave: Path) -> None:
+    assert "is hotwords meant?" in post(server, wave, hotword="whale").json()["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["model", "hotwords", "language"])
+def test_a_file_in_the_place_of_text_is_refused(field: str, server: Running, wave: Path) -> None:
+    files = {"file": wave.read_bytes(), field: ("a.txt", b"sea")}
+    found = httpx.post(f"{server.url}{PATH}", headers=AUTH, files=files, timeout=60)
+    assert found.status_code == 400 and "Too many files" in found.json()["error"]["message"]
+    found = httpx.post(f"{server.url}{PATH}", headers=AUTH, files={field: ("a.txt", b"sea")}, timeout=60)
+    assert found.status_code == 400 and found.json()["error"]["param"] == field
+
+
+def test_every_field_of_openai_is_taken_or_refused_by_name(server: Running, wave: Path) -> None:
+    """Of the client's own list, so that a new one is noticed."""
+    from openai.types.audio.transcription_create_params import TranscriptionCreateParamsStreaming
+
+    from ilme.serve.transcriptions import FIELDS, LISTS, REFUSED
+
+    assert set(TranscriptionCreateParamsStreaming.__annotations__) <= {*FIELDS, *LISTS, *REFUSED} | set()
+    found = post(server, wave, chunking_strategy="auto", **{"languages[]": ["fi", "en"]})
+    assert found.status_code == 200 and found.json()["text"]
+
+
+def test_translations_are_refused(client: openai.OpenAI, wave: Path) -> None:
+    with pytest.raises(openai.NotFoundError, match="does not translate"), wave.open("rb") as file:
+        client.audio.translations.create(file=file, model="sea")
 
 
 @pytest.mark.parametrize("field", ["hotwords", "keywords[]"])
@@ -140,7 +179,12 @@ def test_without_the_key_nothing_is_answered(server: Running, wave: Path) -> Non
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key or "none", max_retries=0)
         with pytest.raises(openai.AuthenticationError), wave.open("rb") as file:
             client.audio.transcriptions.create(file=file, model="sea")
-    assert httpx.get(f"{server.url}/metrics").status_code == 401
+    refused = httpx.get(f"{server.url}/metrics")
+    assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+    assert refused.json()["error"]["code"] == "invalid_api_key"
+    for given, status in {f"bearer {KEY}": 200, KEY: 401, f"Basic {KEY}": 401, "Bearer": 401}.items():
+        assert httpx.get(f"{server.url}/v1/models", headers={"Authorization": given}).status_code == status, given
+    assert httpx.head(f"{server.url}/ready").status_code == 200
     assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{server.url}/ready").json()["status"] == "ready"
 

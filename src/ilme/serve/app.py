@@ -89,11 +89,11 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/ready")
+    @app.api_route("/ready", methods=["GET", "HEAD"])
     async def ready() -> Response:
         missing = [name for name in service.jobs if name not in service.about]
         state = {"status": "ready" if service.ready else "failed" if service.error else "loading", "missing": missing}
@@ -129,6 +129,12 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
                     return await _unless_gone(request, complete(service, asked, path))
             finally:
                 await form.close()
+
+    @app.post("/v1/audio/translations")
+    async def translations() -> Response:
+        raise RequestError(
+            "this service does not translate; it writes what is said: POST /v1/audio/transcriptions", 404
+        )
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result | Response:

@@ -28,15 +28,16 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 SUBPROTOCOL = "openai-insecure-api-key."  # by which a browser can send a key to a WebSocket
 log = logging.getLogger("ilme.serve")
 
 
 def error_body(message: str, status: int, param: str = "") -> dict[str, object]:
     """An error as OpenAI's clients read it."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, kind)
-    return {"error": {"message": message, "type": kind, "param": param or None, "code": None}}
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    code = "model_not_found" if (status, param) == (404, "model") else CODES.get(status)
+    return {"error": {"message": message, "type": kind, "param": param or None, "code": code}}
 
 
 class Guard:
@@ -98,10 +99,11 @@ class Guard:
         """The key is compared in constant time, and its length tells nothing."""
         if not self._key or path in OPEN or path.startswith("/page/"):
             return True
-        given = headers.get("authorization", "").removeprefix("Bearer ").strip()
+        scheme, _, given = headers.get("authorization", "").strip().partition(" ")
+        given = given.strip() if scheme.lower() == "bearer" else ""
         for protocol in headers.get("sec-websocket-protocol", "").split(","):
             given = given or protocol.strip().removeprefix(SUBPROTOCOL)
-        return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self._key)
+        return hmac.compare_digest(hashlib.sha256(given.encode("latin-1")).digest(), self._key)
 
     def _is_foreign(self, headers: Headers) -> bool:
         """Whether a browser shows another site's page: no rule of browsers keeps that from opening a WebSocket."""

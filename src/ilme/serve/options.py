@@ -21,6 +21,7 @@ class ServeOptions:
         queue: Requests that may be under way; one more is told to come back (429).
         upload_mb: Largest upload, in megabytes.
         longest: Longest recording, in seconds.
+        head_timeout: Seconds in which the headers of a request must have come.
         upload_timeout: Seconds in which an upload must have come.
         timeout: Seconds in which a request must be done, from the end of its upload.
         connections: Connections that may be open.
@@ -39,6 +40,7 @@ class ServeOptions:
     queue: int = 128
     upload_mb: float = 200.0
     longest: float = 14_400.0
+    head_timeout: float = 20.0
     upload_timeout: float = 120.0
     timeout: float = 3600.0
     connections: int = 2000
@@ -55,6 +57,7 @@ class ServeOptions:
             "batch_seconds",
             "upload_mb",
             "longest",
+            "head_timeout",
             "upload_timeout",
             "timeout",
             "idle",

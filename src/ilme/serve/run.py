@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ REALTIME: dict[str, Any] = {
     "ws_max_size": 24 * 1024 * 1024,  # bytes of a message; a few less are answered with an error
     "ws_ping_timeout": 120.0,  # seconds in which a client must answer; it is not read while its turn is finished
 }
+SPARE_FILES = 256  # beside connections and uploads: models, modules, pipes
 
 
 def jobs_of(
@@ -85,6 +87,7 @@ def serve(
         raise MissingExtraError("uvicorn", "serve") from error
 
     from ilme.serve.app import create_app
+    from ilme.serve.connections import PatientProtocol, allow_files
     from ilme.serve.service import Service
 
     options = options or ServeOptions()
@@ -100,6 +103,7 @@ def serve(
         limit_concurrency=options.connections,
         h11_max_incomplete_event_size=LARGEST_HEAD,
         **REALTIME,
-        http="h11",
+        http=partial(PatientProtocol, patience=options.head_timeout),  # type: ignore[arg-type]  # makes a protocol
     )
+    allow_files(options.connections + 2 * options.queue + SPARE_FILES)
     uvicorn.Server(config).run()

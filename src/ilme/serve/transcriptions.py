@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ from ilme.serve.uploads import on_disk
 __all__ = ["Asked", "complete", "streamed"]
 
 PHRASES = 20_000  # most of a request
+EVENTS = ("json", "text")  # formats that a stream may be asked for with: it has one of its own
+FIELDS = ("file", "model", "language", "prompt", "response_format", "temperature", "stream", "chunking_strategy")
+LISTS = ("timestamp_granularities", "hotwords", "keywords", "languages")
+REFUSED = {
+    "include": "for the model's confidence ask for response_format=verbose_json and timestamp_granularities[]=word",
+    "known_speaker_names": "speakers are not told apart",
+    "known_speaker_references": "speakers are not told apart",
+}
 log = logging.getLogger("ilme.serve")
 
 
@@ -38,7 +47,7 @@ class Asked:
         format: Of the answer.
         granularities: What a verbose answer times.
         stream: Whether the answer comes as it is found.
-        language: That the client says is spoken; empty if it does not say.
+        languages: Those that the client says may be spoken; none if it does not say.
         temperature: As the client gave it.
         settings: What changes the search.
     """
@@ -48,13 +57,14 @@ class Asked:
     format: str
     granularities: tuple[str, ...]
     stream: bool
-    language: str
+    languages: tuple[str, ...]
     temperature: float
     settings: Settings
 
     @classmethod
     def read(cls, form: FormData, service: Service) -> Asked:
-        """Reads a form as OpenAI's API does; what it does not know there is passed over here, too."""
+        """Reads a form as OpenAI's API does."""
+        _check_names(form)
         upload = form.get("file")
         if not isinstance(upload, UploadFile):
             raise RequestError("send the audio in the field file", 400, "file")
@@ -70,14 +80,19 @@ class Asked:
                 "timestamp_granularities need response_format=verbose_json", 400, "timestamp_granularities"
             )
         if unknown := [g for g in wanted if g not in GRANULARITIES]:
-            raise RequestError(f"there is no granularity {unknown[0]!r}; there are word and segment", 400)
+            raise RequestError(
+                f"there is no granularity {unknown[0]!r}; there are word and segment", 400, "timestamp_granularities"
+            )
+        stream = _flag(_text(form, "stream"))
+        if stream and format not in EVENTS:
+            raise RequestError(f"a stream is of events, not of {format}; leave one of them out", 400, "response_format")
         return cls(
             upload=upload,
             name=name,
             format=format,
             granularities=wanted or ("segment",),
-            stream=_text(form, "stream").lower() in ("true", "1"),
-            language=_text(form, "language").lower(),
+            stream=stream,
+            languages=_languages(form),
             temperature=_temperature(_text(form, "temperature")),
             settings=Settings(_phrases(form), "word" in wanted),
         )
@@ -88,8 +103,10 @@ class Asked:
         return (self.upload.filename or "the upload")[:200]
 
     def check_language(self, language: str) -> None:
-        if self.language and self.language != language:
-            raise RequestError(f"{self.name} writes {language}, not {self.language!r}", 400, "language")
+        if self.languages and language not in self.languages:
+            raise RequestError(
+                f"{self.name} writes {language}, not {', '.join(self.languages)[:40]!r}", 400, "language"
+            )
 
 
 def _both(name: str) -> tuple[str, str]:
@@ -97,9 +114,36 @@ def _both(name: str) -> tuple[str, str]:
     return name, f"{name}[]"
 
 
+def _check_names(form: FormData) -> None:
+    """Every field is known and is text, and only lists are given more than once: a word mistyped is not passed over."""
+    for name, value in form.multi_items():
+        plain = name.removesuffix("[]")
+        if plain in REFUSED:
+            raise RequestError(f"{plain} is not offered: {REFUSED[plain]}", 400, plain)
+        if name not in FIELDS and plain not in LISTS:
+            near = get_close_matches(plain, (*FIELDS, *LISTS), 1)
+            hint = f"; is {near[0]} meant?" if near else ""
+            raise RequestError(f"there is no field {plain[:40]!r}{hint}", 400, plain[:40])
+        if isinstance(value, UploadFile) != (plain == "file"):
+            what = "the audio, as a file with a name" if plain == "file" else "text, not a file"
+            raise RequestError(f"the field {plain} is {what}", 400, plain)
+        if plain in FIELDS and len(form.getlist(name)) > 1:
+            raise RequestError(f"{plain} was given more than once", 400, plain)
+
+
 def _text(form: FormData, name: str) -> str:
-    value = form.get(name, "")
-    return value if isinstance(value, str) else ""
+    return str(form.get(name, ""))
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("", "true", "false", "1", "0"):
+        raise RequestError(f"stream is true or false, not {text[:20]!r}", 400, "stream")
+    return text.lower() in ("true", "1")
+
+
+def _languages(form: FormData) -> tuple[str, ...]:
+    given = [_text(form, "language"), *(str(v) for key in _both("languages") for v in form.getlist(key))]
+    return tuple(word.strip().lower() for word in given if word.strip())
 
 
 def _temperature(text: str) -> float:

@@ -31,7 +31,7 @@ async def read_form(request: Request, options: ServeOptions) -> FormData:
     promised = request.headers.get("content-length", "0")
     if promised.isdigit() and int(promised) > most:
         raise too_large(options)
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise RequestError("send the audio as multipart/form-data, with the fields file and model", 415)
     came = 0
 
