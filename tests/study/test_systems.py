@@ -95,3 +95,23 @@ def test_every_system_trains_recognises_and_stands_in_the_table(
     assert not torch.equal(deep.output.weight, trained.output.weight)  # trained on
     assert torch.equal(component.lm.project.weight, target.project.weight)  # replaced
     assert load_checkpoint(tmp_path / "rnnt-hat").model.config.hat
+
+
+@pytest.mark.slow
+def test_a_tdt_and_a_ctc_model_stand_beside_the_rnnt(tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader", reason="the study speaks: pip install 'ilme[synth]'")
+    pytest.importorskip("lightning_fabric", reason="the study trains: pip install 'ilme[train]'")
+    plan = yaml.safe_load((PLANS / "transducers.yaml").read_text())
+    changes = {"systems": plan["systems"], "decoding.settings": ["cross"], "decoding.methods": ["BS", "SF", "ILME"],
+               "decoding.models": ["rnnt"], "decoding.decodes": 1, "rnnt.encoder_from": "", "rnnt.loop.steps": 4,
+               "lm.loop.steps": 10, "source_lm.loop.steps": 10}  # fmt: skip
+    config = read_config(PLANS / "tiny.yaml", changes)
+    assert [config.system(name).head for name in config.networks] == ["", "", "ctc"]
+    study = build_study(config, tmp_path, "cpu")
+    assert "aed" not in study.run(only=["tables"])
+    rows = json.loads((tmp_path / "tables/systems.json").read_text())
+    names = [row["system"] for row in rows]
+    assert names == [f"{system}{method}" for system in ("", "TDT + ", "CTC + ") for method in ("BS", "SF", "ILME")]
+    assert all("cross_wer" in row for row in rows)
+    assert load_checkpoint(tmp_path / "rnnt-tdt").model.durations == (0, 1, 2, 3, 4)
+    assert load_checkpoint(tmp_path / "rnnt-ctc").model.ctc is not None

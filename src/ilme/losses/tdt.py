@@ -143,18 +143,23 @@ def log_probability(
     has_blank, has_label = lattice._masks(T, W, f_lengths, label_lengths)
     stays = [lattice._skew(blank + each[..., i], has_blank) for i in range(len(durations))]
     emits = [lattice._skew(label + each[..., i], has_label) for i in range(len(durations))]
-    first = blank.new_full((B, W), lattice.NEGATIVE)
-    first[:, 0] = 0.0
-    alphas = [first]  # of each diagonal t + u (B, W)
+    moving = [i for i, d in enumerate(durations) if d]
+    # Arcs by the diagonal and the place where they arrive, (S, arcs, B, W): blanks, then labels.
+    coming = [_later(stays[i], durations[i]) for i in moving]
+    coming += [_later(_next_label(x), d + 1) for d, x in zip(durations, emits, strict=True)]
+    arcs = torch.stack(coming, 1)
+    from_where = [2 * (durations[i] - 1) for i in moving] + [2 * d + 1 for d in durations]
+    source = torch.tensor(from_where, device=blank.device)
+    reached = blank.new_full((B, W), lattice.NEGATIVE)
+    reached[:, 0] = 0.0
+    alphas = [reached]  # of each diagonal t + u (B, W)
+    past = blank.new_full(
+        (2 * (max(durations) + 1), B, W), lattice.NEGATIVE
+    )  # of the last ones, plain and one label on
     for s in range(1, T + W - 1):
-        coming = [alphas[s - d] + x[s - d] for d, x in zip(durations, stays, strict=True) if 0 < d <= s]
-        coming += [
-            pad((alphas[s - d - 1] + x[s - d - 1])[:, :-1], (1, 0), value=lattice.NEGATIVE)
-            for d, x in zip(durations, emits, strict=True)
-            if d < s
-        ]
-        reached = torch.stack(coming).logsumexp(0) if coming else torch.full_like(first, lattice.NEGATIVE)
-        alphas.append(reached.clamp(min=lattice.NEGATIVE))
+        past = torch.cat([reached[None], _next_label(reached)[None], past[:-2]])
+        reached = (past[source] + arcs[s]).logsumexp(0).clamp(min=lattice.NEGATIVE)
+        alphas.append(reached)
     alpha = lattice._straighten(torch.stack(alphas), T)
     left = f_lengths[:, None] - torch.arange(T, device=blank.device)  # frames from each to the end (B, T)
     ways = []
@@ -164,3 +169,13 @@ def log_probability(
             whole = (alpha + score + each[..., i]).gather(2, u.clamp(min=0)[:, None, None].expand(B, T, 1)).squeeze(2)
             ways.append(torch.where(ends & (u >= 0)[:, None], whole, lattice.NEGATIVE))
     return torch.cat(ways, 1).logsumexp(1)
+
+
+def _later(diagonals: Tensor, steps: int) -> Tensor:
+    """(S, B, W), moved so many diagonals on."""
+    return pad(diagonals, (0, 0, 0, 0, steps, 0), value=lattice.NEGATIVE)[: len(diagonals)]
+
+
+def _next_label(scores: Tensor) -> Tensor:
+    """(…, W), moved to the next label."""
+    return pad(scores[..., :-1], (1, 0), value=lattice.NEGATIVE)

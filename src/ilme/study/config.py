@@ -182,6 +182,11 @@ class SystemPlan:
     def stage(self) -> str:
         return f"{self.model}-{self.name.lower()}"
 
+    @property
+    def head(self) -> Literal["", "ctc"]:
+        """What recognises in place of the network's own decoder: the CTC layer, where nothing else is trained."""
+        return "ctc" if self.loss.get("ctc_only") else ""
+
 
 @dataclass(frozen=True)
 class DecodingPlan:

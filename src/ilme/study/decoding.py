@@ -27,6 +27,7 @@ from ilme.recogniser.options import Options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import write_json
 from ilme.search.attention import AttentionOptions
+from ilme.search.ctc import CTCOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.config import DecodingPlan, StudyConfig
 from ilme.study.internal import LEARNED, learned_file
@@ -107,9 +108,17 @@ def system_parts(study: Study, model: str, setting: str, method: str) -> Parts:
     )
 
 
+def _recogniser(config: StudyConfig, network: str, parts: Parts) -> Recogniser:
+    system = config.system(network)
+    options = {"head": system.head} if system.head else {}
+    return load_recogniser(parts, search_options(config.decoding, system.head or system.model), options)
+
+
 def search_options(plan: DecodingPlan, model: str) -> Options:
     """The same for every method."""
     kept = min(plan.nbest, plan.beam)
+    if model == "ctc":
+        return CTCOptions(beam=plan.beam, nbest=kept, labels_per_second=plan.labels_per_second)
     if model == "rnnt":
         return TransducerOptions(
             beam=plan.beam, nbest=kept, max_symbols=plan.max_symbols, labels_per_second=plan.labels_per_second
@@ -190,7 +199,7 @@ def _tune_methods(study: Study, config: StudyConfig, model: str, setting: Settin
     for method in methods:
         study.check_time(f"tuning {method} of {model}, {setting}-domain")
         parts = system_parts(study, model, setting, method)
-        recogniser = load_recogniser(parts, search_options(plan, kind))
+        recogniser = _recogniser(config, model, parts)
         options = TuningOptions(
             method=cast(Method, method),
             space=WeightSpace(lm=plan.lm, subtracted=plan.subtracted, length=length),
@@ -246,7 +255,7 @@ def _test_methods(
         study.check_time(f"decoding {method} of {model}, {setting}-domain")
         tuning = TuningResult.load(_tuning_file(study, model, setting, method))
         parts = system_parts(study, model, setting, method)
-        recogniser = load_recogniser(parts, search_options(plan, config.system(model).model))
+        recogniser = _recogniser(config, model, parts)
         decoder = heard["dev"].shared(_decoder(study, config, recogniser, dev, parts, folder / "dev" / method))
         lists = decoder.decode(tuning.weights, plan.beam)
         dev_errors = measure({u.id: u.text for u in dev}, {i: n[0].text for i, n in lists.items()}).total

@@ -124,8 +124,8 @@ def train_network(
             seed=config.seed,
         ),
         held_out=lambda: kept,
-        export=lambda model: _export(file, model, tokenizer, frontend),
-        perplexity=_watch(study, tokenizer),
+        export=lambda model: _export(file, model, tokenizer, frontend, plan),
+        perplexity=_unwatched if plan.loss.get("ctc_only") else _watch(study, tokenizer),
         seed=config.seed,
     )
     keep_earlier_journal(study.folder(stage), kind, plan)
@@ -133,10 +133,10 @@ def train_network(
     return facts | {"hours": round(hours, 2)}
 
 
-def _export(file: Path, model: Any, tokenizer: Any, frontend: FrontendConfig) -> None:
-    """The model as it recognises: without the CTC layer, which only training uses."""
+def _export(file: Path, model: Any, tokenizer: Any, frontend: FrontendConfig, plan: NetworkPlan) -> None:
+    """The model as it recognises: without the CTC layer, which only training uses, unless that is what was trained."""
     save_model(file, model, tokenizer, frontend)
-    if model.ctc is None:
+    if model.ctc is None or plan.loss.get("ctc_only"):
         return
     tensors, header = read_tensors(file)
     about = json.loads(header["ilme"])
@@ -173,6 +173,11 @@ def _objective(
     if kind == "rnnt":
         return RnntObjective(network, options_of(RnntOptions, plan.loss, "loss"))
     return AedObjective(network, options_of(AedOptions, plan.loss, "loss"))
+
+
+def _unwatched(model: Any) -> dict[str, float]:
+    """Of a CTC layer: its frames know no labels before them, so that there is nothing that learns text."""
+    return {}
 
 
 def _watch(study: Study, tokenizer: Any) -> Any:
