@@ -29,6 +29,7 @@ from ilme.tokens import Tokenizer, Tokens
 __all__ = [
     "AttendsFrames",
     "AttentionDecoder",
+    "CTCBeside",
     "CTCModel",
     "CompactMemory",
     "DurationTransducer",
@@ -214,6 +215,22 @@ class LimitedAttention(Protocol):
 
     def looking_back(self, memory: State, frames: int) -> State:
         """The memory with which it goes back at most so many frames of the encoder from where it last looked."""
+        ...
+
+
+@runtime_checkable
+class CTCBeside(Protocol):
+    """An attention decoder whose encoder may have a CTC layer too, which a search can ask as well.
+
+    Attributes:
+        has_ctc: Whether this one's has.
+    """
+
+    @property
+    def has_ctc(self) -> bool: ...
+
+    def ctc_scores(self, memory: State) -> tuple[Tensor, Tensor]:
+        """log P (B, T, V) of each frame, the blank in the end's place, and frames of each utterance (B,)."""
         ...
 
 

@@ -44,6 +44,7 @@ def transcribe(
     prompt: str = "",
     ranks: str = "",
     head: str = "",
+    ctc_weight: float | None = None,
     device: str = "cpu",
     format: Format = "float32",
     workers: int = 1,
@@ -76,6 +77,7 @@ def transcribe(
         prompt: Text that Whisper is told came before.
         ranks: The .tiktoken file of an OpenAI .pt.
         head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
+        ctc_weight: Share of the CTC layer's score beside the decoder's, 0 to 1, for an AED of `ilme train` with one.
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         workers: Processes on this machine (needs --out), or workers of the Ray cluster.
@@ -112,6 +114,7 @@ def transcribe(
         timestamps,
         model_options(language, prompt, ranks, head),
         phrases,
+        ctc_weight,
     )
     options = TranscribeOptions(batch_seconds, batch_size, baseline, words)
     files, failed = find_audio(audio), 0

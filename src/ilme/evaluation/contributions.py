@@ -23,6 +23,7 @@ from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
 from ilme.search.ctc_prefix import CTCPrefixes
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.search.joint import JointDecoder
 
 __all__ = ["LabelShare", "explain", "forced", "label_shares"]
 
@@ -75,11 +76,15 @@ def label_shares(
 
 
 def _attention_shares(recogniser: Recogniser, memory: State, ids: list[int]) -> list[float]:
-    row, state = recogniser.model.start(memory)
+    model, weight = recogniser.model, getattr(recogniser.options, "ctc_weight", 0.0)
+    if weight:
+        model = JointDecoder(model, weight)
+        memory = model.prepared(memory)
+    row, state = model.start(memory)
     shares = []
     for label in ids:
         shares.append(float(row[0, label]))
-        row, state = recogniser.model.step(torch.tensor([label], device=row.device), state, memory)
+        row, state = model.step(torch.tensor([label], device=row.device), state, memory)
     return [*shares, float(row[0, recogniser.model.tokens.eos])]
 
 

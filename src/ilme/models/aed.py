@@ -215,6 +215,16 @@ class AED(SpeechNetwork):
         frames = int((memory[2][0] == 0).sum())
         return torch.stack(rows)[: len(labels) + 1, :frames], seconds / frames
 
+    @property
+    def has_ctc(self) -> bool:
+        return self.ctc is not None
+
+    def ctc_scores(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """log P (B, T, V) of CTC's layer at each frame, blank in the place of <eos>, and frames (B,)."""
+        if self.ctc is None:
+            raise BadInputError("this AED has no CTC layer: train one with model.ctc=true and a weight aed.ctc")
+        return log_softmax(self.ctc(memory[0])), (memory[2] == 0).sum(1)
+
     def language_parameters(self) -> dict[str, nn.Parameter]:
         """The weights that the internal LM uses, too: all but those that only audio passes through."""
         return {n: p for n, p in self.named_parameters() if not n.startswith(("encoder.", "attend.", "ctc."))}

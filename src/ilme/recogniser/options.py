@@ -126,6 +126,7 @@ class SearchSettings:
         end_margin: Attention: the end is allowed only where the model puts it within this many nats of its best label.
         certain_end: Attention: only the end is allowed where the model puts it this many nats above its best label.
         look_back: Attention: most frames that the attention may go back; 0 does not limit it.
+        ctc_weight: Attention: share of the CTC layer's score, 0 to 1, where the network has kept one.
         stop_margin: Attention: done when no open hypothesis is within this many nats of the best ended one.
         stop_after: Attention: done when this many hypotheses have ended; 0 does not count.
         max_symbols: Transducer: most labels emitted at one frame.
@@ -146,6 +147,7 @@ class SearchSettings:
     end_margin: float | None = None
     certain_end: float | None = None
     look_back: int | None = None
+    ctc_weight: float | None = None
     stop_margin: float | None = None
     stop_after: int | None = None
     max_symbols: int | None = None

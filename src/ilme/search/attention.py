@@ -22,6 +22,7 @@ from ilme.fusion import Fusion, fuse
 from ilme.protocols import AttentionDecoder, LimitedAttention, SharedStep
 from ilme.runtime.state import State, select
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.search.joint import JointDecoder
 from ilme.search.repetition import RepetitionGuard
 
 __all__ = ["AttentionOptions", "AttentionSearch"]
@@ -61,6 +62,8 @@ class AttentionOptions:
             count. As openai-whisper stops: a decoder that falls into a loop is then left before the loop looks cheap.
         labels_per_second: Most labels for a second of audio, and a few to spare; inf does not count. A recogniser turns
             it into the `limits` of a search.
+        ctc_weight: Share of the CTC layer's own score of each label and of the end, 0 to 1, in that of the model
+            (`ilme.search.joint`); 0 leaves the layer out. For an AED of `ilme train` that kept it.
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best (see
             `ilme.search.length`).
     """
@@ -80,6 +83,7 @@ class AttentionOptions:
     stop_margin: float = 10.0
     stop_after: int = 0
     labels_per_second: float = math.inf
+    ctc_weight: float = 0.0
     plausible_length: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +105,8 @@ class AttentionOptions:
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise BadInputError(f"{name} must not be negative, got {value!r}")
+        if not 0 <= self.ctc_weight <= 1:
+            raise BadInputError(f"ctc_weight must lie between 0 and 1, got {self.ctc_weight!r}")
 
     @property
     def ends(self) -> tuple[bool, bool]:
@@ -152,17 +158,19 @@ class AttentionSearch:
     ) -> None:
         if model.tokens.eos is None:
             raise BadInputError("this model's token inventory has no eos; it cannot end a sentence")
-        self.model = model
+        self.host = model
+        self.options = options or AttentionOptions()
+        self.joint = JointDecoder(model, self.options.ctc_weight) if self.options.ctc_weight else None
+        self.model: AttentionDecoder = self.joint or model
         self.eos: int = model.tokens.eos
         self.fusion = fusion or Fusion()
-        self.options = options or AttentionOptions()
         if self.options.look_back and not isinstance(model, LimitedAttention):
             raise BadInputError("look_back limits one attention that knows where it looked; this model has none, use 0")
         self.weights = self.fusion.weights
         self.lm, self.subtracted, self.phrases = self.fusion.scorers(model)
         self.guards = self._repetition_guards()
         self.shared = (
-            self.subtracted if isinstance(self.subtracted, SharedStep) and self.subtracted.host is model else None
+            self.subtracted if isinstance(self.subtracted, SharedStep) and self.subtracted.host is self.model else None
         )
 
     def _repetition_guards(self) -> list[RepetitionGuard]:
@@ -174,8 +182,10 @@ class AttentionSearch:
     @torch.no_grad()
     def __call__(self, memory: State, limits: Tensor | None = None) -> list[NBest]:
         """The memory of B utterances to one n-best list each; limits (B,) caps each utterance's labels."""
-        if self.options.look_back and isinstance(self.model, LimitedAttention):
-            memory = self.model.looking_back(memory, self.options.look_back)
+        if self.options.look_back and isinstance(self.host, LimitedAttention):
+            memory = self.host.looking_back(memory, self.options.look_back)
+        if self.joint is not None:
+            memory = self.joint.prepared(memory)
         rows, states = self._start(memory)
         B, K, N = len(rows[0]), self.options.beam, self.options.nbest or self.options.beam
         limit = torch.full((B,), self.options.max_length, device=rows[0].device)

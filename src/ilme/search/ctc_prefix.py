@@ -39,6 +39,19 @@ class CTCPrefixes:
         silent = torch.full_like(rows[:1, :1], LEAST)
         silent[..., blank] = 0.0
         self.rows = torch.where(inside[:, :, None], rows, silent).double().clamp(min=LEAST)
+        self.chances = self.rows.exp()
+
+    @property
+    def tables(self) -> State:
+        """What does not depend on labels, utterance first, to be kept from one step to the next."""
+        return {"rows": self.rows, "chances": self.chances}
+
+    @classmethod
+    def of(cls, tables: State, blank: int) -> CTCPrefixes:
+        """The scores of what `tables` gave, or of some of its utterances."""
+        made = cls.__new__(cls)
+        made.blank, made.rows, made.chances = blank, tables["rows"], tables["chances"]
+        return made
 
     def start(self) -> tuple[Tensor, State]:
         """Rows (B, V) of one empty sequence per utterance, and the states."""
@@ -54,11 +67,10 @@ class CTCPrefixes:
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         """Extends each sequence by its label (n,): rows (n, V), and the new states."""
-        rows = self._of_sequences(len(labels))
-        said = rows.gather(2, labels[:, None, None].expand(-1, rows.shape[1], 1)).squeeze(2)  # log P_t(v) (n, T)
+        said = self._said(labels)
         before = self._before(labels, state)
         label = _carried(before[:, :-1] + said, said)
-        blanks = rows[:, :, self.blank]
+        blanks = self.rows[:, :, self.blank].repeat_interleave(len(labels) // len(self.rows), 0)
         blank = _carried(torch.cat([torch.full_like(label[:, :1], LEAST), label[:, :-1]], 1) + blanks, blanks)
         nothing = torch.full_like(label[:, :1], LEAST)
         new = {
@@ -69,8 +81,11 @@ class CTCPrefixes:
         }
         return self._rows_of(new), new
 
-    def _of_sequences(self, n: int) -> Tensor:
-        return self.rows.repeat_interleave(n // len(self.rows), 0)
+    def _said(self, labels: Tensor) -> Tensor:
+        """log P_t(v) (n, T) of each sequence's label (n,)."""
+        B, T, _ = self.rows.shape
+        picked = self.rows.gather(2, labels.view(B, 1, -1).expand(B, T, -1))
+        return picked.transpose(1, 2).reshape(len(labels), T)
 
     def _before(self, labels: Tensor, state: State) -> Tensor:
         """log φ_0 … φ_T (n, T + 1) of each sequence and its label (n,)."""
@@ -79,13 +94,13 @@ class CTCPrefixes:
 
     def _rows_of(self, state: State) -> Tensor:
         """log ψ(y v) − log ψ(y) (n, V), and of the end in the blank's place."""
-        n, total = len(state["last"]), state["total"][:, None]
-        rows = self._of_sequences(n)
+        n, total, B = len(state["last"]), state["total"][:, None], len(self.rows)
         both = torch.logaddexp(state["blank"], state["label"])
         # log Σ_t φ_{t−1} P_t(v) as one product of matrices; in float64 nothing of interest is lost to 0
-        shift = both[:, :-1].amax(1)[:, None, None]
-        psi = ((both[:, None, :-1] - shift).exp() @ rows.exp()).log().squeeze(1) + shift.squeeze(1)
-        again = (state["blank"][:, :-1] + rows.gather(2, _column(state["last"], rows)).squeeze(2)).logsumexp(1)
+        shift = both[:, :-1].amax(1)[:, None]
+        arrivals = (both[:, :-1] - shift).exp().view(B, n // B, -1)
+        psi = (arrivals @ self.chances).view(n, -1).log() + shift
+        again = (state["blank"][:, :-1] + self._said(state["last"])).logsumexp(1)
         psi = psi.scatter(1, state["last"][:, None], again[:, None])
         psi[:, self.blank] = both[:, -1]
         scores: Tensor = psi.clamp(min=LEAST) - total
@@ -96,7 +111,3 @@ def _carried(arrivals: Tensor, stay: Tensor) -> Tensor:
     """r_t = log Σ_{s ≤ t} exp(arrival_s + Σ_{s < q ≤ t} stay_q)   (n, T)."""
     passed = stay.cumsum(1)
     return torch.logcumsumexp(arrivals - passed, 1) + passed
-
-
-def _column(ids: Tensor, rows: Tensor) -> Tensor:
-    return ids[:, None, None].expand(-1, rows.shape[1], 1)

@@ -2,7 +2,8 @@
 
     α, the ranking exponent   searched on the cached lists: rank by score / (|y| + 1)^α for each value of a small grid,
                               line-search the weights for each, decode only the best (weights, α) to confirm it
-    end_margin, certain_end   change which hypotheses a search can find, so no list can foresee them: one decode for
+    end_margin, certain_end,
+    ctc_weight                change which hypotheses a search can find, so no list can foresee them: one decode for
                               each value, with the best weights and α so far, one option after the other
 
 What is kept is what a decode measured, never what a list promised, so the outcome is never worse on dev than before.
@@ -31,6 +32,7 @@ class OptionSpace:
         length_normalisation: Values of α to rank the lists by, beside the one the search has.
         end_margin: Values to decode with, in nats; each costs a decode.
         certain_end: Values to decode with, in nats; each costs a decode.
+        ctc_weight: Shares of the CTC layer's score to decode with, 0 to 1; each costs a decode.
         decodes: Decodes that all of this may take, on top of `max_decodes` for the weights. α takes what the values of
             the other options leave.
     """
@@ -38,6 +40,7 @@ class OptionSpace:
     length_normalisation: tuple[float, ...] = ()
     end_margin: tuple[float, ...] = ()
     certain_end: tuple[float, ...] = ()
+    ctc_weight: tuple[float, ...] = ()
     decodes: int = 5
 
     def __post_init__(self) -> None:
@@ -61,7 +64,11 @@ class OptionSpace:
     @property
     def decoded(self) -> list[tuple[str, tuple[float, ...]]]:
         """The options that only a decode can judge, with their values, smallest first."""
-        named = (("end_margin", self.end_margin), ("certain_end", self.certain_end))
+        named = (
+            ("end_margin", self.end_margin),
+            ("certain_end", self.certain_end),
+            ("ctc_weight", self.ctc_weight),
+        )
         return [(name, tuple(sorted(set(values)))) for name, values in named if values]
 
 

@@ -24,6 +24,7 @@ from ilme.errors import BadInputError, IlmeError
 from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.domain import CARD, load_domain
 from ilme.recogniser.loading import Parts, describe, load_recogniser
+from ilme.recogniser.options import changed
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.store import identity
 from ilme.recogniser.transcripts import Segment, Transcript, check_format, write_transcript
@@ -81,6 +82,7 @@ class Job:
         timestamps: Let Whisper time each sentence.
         model_options: What the model's own kind takes, such as a language.
         phrases: A file of names and terms that may be said, beside those of the domain; empty for none.
+        ctc_weight: Share of the CTC layer's score beside an attention decoder's; None: as the domain says.
     """
 
     domain: str = ""
@@ -90,6 +92,7 @@ class Job:
     timestamps: bool = False
     model_options: Mapping[str, Any] = field(default_factory=dict)
     phrases: str = ""
+    ctc_weight: float | None = None
 
     def __post_init__(self) -> None:
         if not self.domain and not self.model:
@@ -97,7 +100,10 @@ class Job:
 
     def load(self) -> Recogniser:
         phrases = read_phrases(self.phrases) if self.phrases else ()
-        return self._load().with_phrases(phrases)
+        recogniser = self._load().with_phrases(phrases)
+        if self.ctc_weight is not None:
+            recogniser.options = changed(recogniser.options, {"ctc_weight": self.ctc_weight})
+        return recogniser
 
     def _load(self) -> Recogniser:
         if self.domain:
@@ -117,6 +123,7 @@ class Job:
             "format": self.format,
             "timestamps": self.timestamps,
             "model_options": dict(self.model_options),
+            **({} if self.ctc_weight is None else {"ctc_weight": self.ctc_weight}),
             **({"phrases": file_hash(Path(self.phrases))} if self.phrases and Path(self.phrases).is_file() else {}),
         }
 
