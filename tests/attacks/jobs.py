@@ -171,7 +171,7 @@ JOBS = {
         Job("train rnnt", _train("rnnt", *SPEECH), ("curves.png",)),
         Job("train lm", _train("lm", "--data.train", "INPUTS/text.tok", "--data.held_out", "INPUTS/text.tok",
                                "--data.tokens", "40"), ("curves.png",)),
-        Job("study", _study, ("curves.png", "*.svg", "*.html", "study.json", "decode*/*")),
+        Job("study", _study, ("curves.png", "*.svg", "*.html", "study.json", "part-*.jsonl")),
     )
 }  # fmt: skip
 

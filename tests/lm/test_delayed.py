@@ -107,6 +107,24 @@ def test_a_whole_sequence_gets_the_lms_own_score_of_its_text(case):
     assert found[:12].tolist() == pytest.approx(alone, abs=2e-3)
 
 
+@pytest.fixture(scope="module")
+def marking(words):
+    """The same tokenizer as one that writes <s> before every text and </s> after it, as LLaMA's and others do."""
+    made = tokenizers.Tokenizer.from_str(words.backend_tokenizer.to_str())
+    marks = [(mark, words.convert_tokens_to_ids(mark)) for mark in ("<s>", "</s>")]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A </s>", special_tokens=marks)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+
+
+def test_a_tokenizer_that_marks_begin_and_end_marks_no_word(words, marking):
+    assert len(marking.encode("the sea")) == len(words.encode("the sea")) + 2
+    network = llama(len(words))
+    sequences = [[], *drawn(SENTENCE, 20, 6)]
+    plain, marked = (DelayedLM(network, made, SENTENCE) for made in (words, marking))
+    expected = sequence_scores(plain, sequences, finish=True)
+    torch.testing.assert_close(sequence_scores(marked, sequences, finish=True), expected)
+
+
 def test_a_word_is_paid_for_when_it_ends(byte_pairs):
     network = gpt2(len(byte_pairs))
     lm, scorer = DelayedLM(network, byte_pairs, SENTENCE), TextScorer(network, byte_pairs)

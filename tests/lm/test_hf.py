@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 from ilme.errors import BadInputError, CheckpointError  # noqa: E402
 from ilme.fusion import FusionWeights  # noqa: E402
 from ilme.lm.delayed import DelayedLM  # noqa: E402
-from ilme.lm.hf import HuggingFaceLM, TextScorer, causal_scorer, load_causal, rescore, same_ids  # noqa: E402
+from ilme.lm.hf import UNKNOWN, HuggingFaceLM, TextScorer, causal_scorer, load_causal, rescore, same_ids  # noqa: E402
 from ilme.runtime.state import select  # noqa: E402
 from ilme.search.hypothesis import Hypothesis, Scores  # noqa: E402
 from ilme.search.rescoring import sequence_scores  # noqa: E402
@@ -62,6 +62,17 @@ def test_states_are_reordered_and_not_changed_by_use(network):
     torch.testing.assert_close(swapped, straight.flip(0))
     again, _ = lm.score(torch.tensor([5, 5]), state)
     torch.testing.assert_close(again, straight)
+
+
+def test_units_after_the_lms_own_are_read_as_the_end_of_a_text(network):
+    """From the first of them on: Whisper's <|startoftranscript|> is the unit right after GPT-2's."""
+    pieces = (*(f"p{i}" for i in range(SIZE - 1)), "<|end|>", "<|first|>", "<|second|>")
+    lm = HuggingFaceLM(network, Tokens(pieces, eos=SIZE - 1))
+    _, state = lm.start(4)
+    rows, _ = lm.score(torch.tensor([SIZE - 2, SIZE - 1, SIZE, SIZE + 1]), state)
+    torch.testing.assert_close(rows[2:], rows[1:2].expand(2, -1))
+    assert not torch.allclose(rows[0, :SIZE], rows[1, :SIZE], atol=0.1), "the LM's last label but one is itself"
+    assert rows[:, SIZE:].eq(UNKNOWN).all()
 
 
 def test_whole_sequences_and_their_ends(network):

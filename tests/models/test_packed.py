@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 
 import pytest
@@ -17,7 +18,15 @@ from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm import LSTMStack
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
-from ilme.models.packed import PackedLinear, PackedLSTMStack, is_packed, pack, packed_copy, packed_product
+from ilme.models.packed import (
+    PackedLinear,
+    PackedLSTMStack,
+    in_few_sizes,
+    is_packed,
+    pack,
+    packed_copy,
+    packed_product,
+)
 from ilme.models.rnnt import RNNT, RNNTConfig
 from ilme.testing import numbered_tokens
 
@@ -49,6 +58,35 @@ def test_products_agree(format, rows, inputs, outputs, bias, seed):
     assert found.dtype == torch.float32
     scale = float(x.norm() * linear.weight.norm() / (rows * inputs * outputs) ** 0.5) * (rows * outputs) ** 0.5
     assert float((found - expected).norm()) <= TOLERANCE[format] * max(scale, float(expected.norm()))
+
+
+def test_products_are_made_of_few_numbers_of_rows():
+    """oneDNN compiles and keeps one for each: of any number a long run would keep a thousand."""
+    asked = []
+
+    def double(x):
+        asked.append(len(x))
+        return 2 * x
+
+    product = in_few_sizes(double)
+    for rows in range(700):
+        x = torch.randn(rows, 3)
+        assert torch.equal(product(x), 2 * x)
+    sizes = sorted(set(asked) - {0})
+    assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12] and sizes[-2:] == [240, 256] and len(sizes) == 40
+    assert all(more <= fewer * 1.25 for fewer, more in itertools.pairwise(sizes[7:]))
+
+
+@pytest.mark.parametrize("format", TOLERANCE)
+@torch.no_grad()
+def test_a_row_gives_the_same_whatever_is_multiplied_with_it(format):
+    available(format)
+    torch.manual_seed(0)
+    product = packed_product(torch.randn(40, 24), torch.randn(40), format)
+    x = torch.randn(300, 24)
+    whole = product(x)
+    for rows in (1, 9, 33, 130, 257):
+        torch.testing.assert_close(product(x[:rows]), whole[:rows], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("format", TOLERANCE)

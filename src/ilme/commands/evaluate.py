@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from ilme.evaluation.ledger import record_look
+from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
 from ilme.evaluation.tables import Style, main_table, render
@@ -122,7 +122,7 @@ def evaluate(
         return status
     if domain and (ray or weights is not None or lm):
         raise UsageError("a domain folder has its own LM and weights, and is evaluated here or with --workers")
-    processes = Processes.from_environment()
+    processes, ledger = Processes.from_environment(), ledger or out.parent / "test-looks.json"
     plan = Plan(
         label or Path(model).name,
         method,
@@ -151,12 +151,13 @@ def evaluate(
             model_options=model_options(language, prompt, ranks, head),
             about={"domain": file_hash(Path(model) / CARD)} if domain else None,
             hypotheses=hypotheses,
+            ledger=ledger,
             processes=processes,
             ray=Ray(ray, workers) if ray else None,
             progress=progress,
         )
     if processes.rank == 0:
-        _tell(results, ledger or out.parent / "test-looks.json", style)
+        _tell(results, len(looks_at(ledger, results)), style)
         if phrases:
             print(_apart(results, phrases), file=_beside(style))
     return 0
@@ -178,10 +179,9 @@ def _apart(results: Results, phrases: str) -> str:
     return "Phrases: " + ", ".join(parts)
 
 
-def _tell(results: Results, ledger: Path, style: Style) -> None:
-    """Prints what was measured, and counts the look."""
+def _tell(results: Results, looks: int, style: Style) -> None:
+    """Prints what was measured, and how often the test set has been looked at."""
     (system,) = results.systems
-    looks = record_look(ledger, results)  # before anything is printed: printing may fail
     print(render(main_table(results), style))
     beside = _beside(style)
     if system.oracle_wer is not None:

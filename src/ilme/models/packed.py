@@ -10,6 +10,9 @@ each call spends most of its time arranging them; `pack` arranges them once:
 
 Rows are scaled one by one, so a hypothesis scores the same whatever else is in its batch. A packed module
 keeps its parameters under their names: its `state_dict` is that of the module it replaced.
+
+oneDNN compiles a product for every number of rows that it meets, and it and torch keep up to 1,024 of them, half a
+megabyte each. Searches and batches meet any number, so products are made of few: `in_few_sizes`.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ __all__ = [
     "PackedLSTMStack",
     "PackedLinear",
     "PackingError",
+    "in_few_sizes",
     "is_packed",
     "pack",
     "packed_copy",
@@ -41,6 +45,8 @@ Product = Callable[[Tensor], Tensor]  # (n, inputs) to (n, outputs), both float3
 Network = TypeVar("Network", bound=nn.Module)
 
 ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
+SIZES = ((8, 1), (16, 2), (64, 4), (128, 8), (256, 16))  # numbers of rows up to the first are multiples of the second
+LARGEST_PIECE = SIZES[-1][0]
 SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
 
 
@@ -246,12 +252,40 @@ def packed_product(weight: Tensor, bias: Tensor | None, format: Format) -> Produ
     return _float_product(weight.to(dtype), None if bias is None else bias.to(dtype))
 
 
+def in_few_sizes(product: Product) -> Product:
+    """The same product, which is only ever asked for 40 numbers of rows: those up to 8, then even ones up to 16, every
+    fourth up to 64, every eighth up to 128 and every sixteenth up to 256.
+
+    Rows are added up to the next of them; more than 256 are multiplied piece by piece.
+    """
+
+    def product_of_any(x: Tensor) -> Tensor:
+        n = len(x)
+        if n > LARGEST_PIECE:
+            return torch.cat([product_of_any(piece) for piece in x.split(LARGEST_PIECE)])
+        size = _next_size(n)
+        if size == n:
+            return product(x)
+        filled = x.new_zeros(size, x.shape[1])
+        filled[:n] = x
+        return product(filled)[:n]
+
+    return product_of_any
+
+
+def _next_size(rows: int) -> int:
+    """The least size that holds so many rows, up to 256."""
+    step = next(step for most, step in SIZES if rows <= most)
+    return -(-rows // step) * step
+
+
 def _float_product(weight: Tensor, bias: Tensor | None) -> Product:
     linear = torch.ops.mkldnn._linear_pointwise
     arranged = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
+    product = in_few_sizes(lambda x: linear(x, arranged, bias, "none", [], ""))
     if weight.dtype == torch.float32:
-        return lambda x: linear(x, arranged, bias, "none", [], "")
-    return lambda x: linear(x.bfloat16(), arranged, bias, "none", [], "").float()
+        return product
+    return lambda x: product(x.bfloat16()).float()
 
 
 def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
@@ -267,12 +301,15 @@ def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     no_offset = torch.zeros(len(weight), dtype=torch.int32)
     shift = torch.tensor(offset + 0.5)  # a positive number is rounded by adding a half and cutting off
     added = torch.zeros(1) if bias is None else bias
-    linear = torch.ops.onednn.qlinear_pointwise
+    qlinear = torch.ops.onednn.qlinear_pointwise
+    linear = in_few_sizes(
+        lambda x: qlinear(x, 1.0, offset, arranged, scale, no_offset, None, 1.0, 0, torch.float32, "none", [], "")
+    )
 
     def product(x: Tensor) -> Tensor:
         step = x.abs().amax(1, keepdim=True).div_(levels).clamp_(min=SMALLEST)
         levelled = torch.addcmul(shift, x, step.reciprocal()).to(torch.uint8)
-        sums = linear(levelled, 1.0, offset, arranged, scale, no_offset, None, 1.0, 0, torch.float32, "none", [], "")
+        sums = linear(levelled)
         return torch.addcmul(added, sums, step, out=sums)
 
     return product

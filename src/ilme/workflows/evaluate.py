@@ -12,6 +12,7 @@ from ilme.data.utterances import Utterance, references_of, unique_by_id
 from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.analysis import oracle, search_errors
 from ilme.evaluation.contributions import explain, forced
+from ilme.evaluation.ledger import record_look
 from ilme.evaluation.metrics import NormaliserName, normaliser
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
@@ -90,6 +91,7 @@ def evaluate(
     model_options: dict[str, Any] | None = None,
     about: Mapping[str, Any] | None = None,
     hypotheses: Path | None = None,
+    ledger: Path | None = None,
     processes: Processes | None = None,
     ray: Ray | None = None,
     progress: Progress | None = None,
@@ -115,6 +117,7 @@ def evaluate(
         model_options: What the model's own kind takes, such as a language.
         about: What says which recogniser this is, so that a decode of another in `out` is not continued.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
+        ledger: The file in which looks at test sets with tuned weights are counted (`ilme.evaluation.ledger`).
         processes: Which of several processes this is.
         ray: A Ray cluster that shares the work.
         progress: Called with (utterances done, of how many).
@@ -152,6 +155,8 @@ def evaluate(
         results = Results(title, plan.normaliser, references_of(utterances), (system,))
         if out is not None and first:
             results.save(out / "results.json")
+        if ledger is not None and first:  # while other runs are kept out: this one is not over before its look counts
+            record_look(ledger, results)
     return results
 
 
