@@ -262,7 +262,7 @@ def in_few_sizes(product: Product) -> Product:
     def product_of_any(x: Tensor) -> Tensor:
         n = len(x)
         if n > LARGEST_PIECE:
-            return torch.cat([product_of_any(piece) for piece in x.split(LARGEST_PIECE)])
+            return torch.cat([product_of_any(piece) for piece in torch.split(x, LARGEST_PIECE)])
         size = _next_size(n)
         if size == n:
             return product(x)
