@@ -17,8 +17,8 @@ import pytest
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
-from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder, make_batches
-from ilme.search.hypothesis import Hypothesis, NBest
+from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder, joined, make_batches
+from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.rescoring import sequence_scores
 from ilme.tuning.tuner import TuningOptions, tune
 from tests.recogniser.job import BEAM, WEIGHTS, make_recogniser, make_utterances
@@ -68,6 +68,43 @@ def test_every_component_is_filled_in_whatever_the_weights(kind: str, weights: F
         for name in ("lm", "subtracted"):
             expected = sequence_scores(getattr(recogniser, name), tokens, finish=kind == "aed").tolist()
             assert [getattr(h.scores, name) for h in nbest] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "aed"])
+def test_what_is_longer_than_a_window_is_searched_as_it_is_transcribed(kind: str) -> None:
+    recogniser, utterances = make_recogniser(kind), make_utterances(4)
+    recogniser.options = replace(recogniser.options, beam=BEAM)
+    recogniser.weights = WEIGHTS
+    recogniser.window = sorted(u.seconds for u in utterances)[1]
+    lists = SearchDecoder(recogniser, utterances, options=SMALL).decode(WEIGHTS, BEAM)
+    assert list(lists) == [u.id for u in utterances]
+    cut = 0
+    for u in utterances:
+        transcript = recogniser.transcribe(u.samples(16000), rate=16000)
+        best = lists[u.id][0]
+        cut += len(transcript.segments) > 1
+        assert best.text == transcript.text
+        parts = [s.scores for s in transcript.segments if s.scores is not None]
+        assert best.scores.asr == pytest.approx(sum(s.asr for s in parts), abs=1e-3)
+        assert [h.score for h in lists[u.id]] == sorted((h.score for h in lists[u.id]), reverse=True)
+        assert len(lists[u.id]) <= BEAM
+    assert 0 < cut < len(utterances)
+
+
+def test_lists_of_windows_are_joined_by_their_sums() -> None:
+    def hypothesis(token: int, asr: float, text: str) -> Hypothesis:
+        return Hypothesis((token,), asr + 0.5 * -1.0, Scores(asr=asr, lm=-1.0, length=1.0), (3,), text)
+
+    first = [hypothesis(1, -1.0, "a"), hypothesis(2, -1.5, "b")]
+    second = [hypothesis(3, -0.25, " c "), hypothesis(4, -3.0, "")]
+    weights = FusionWeights(lm=0.5)
+    assert joined([first], weights, 1.0) == first
+    both = joined([first, second], weights, 1.0)
+    assert [(h.tokens, h.text) for h in both] == [((1, 3), "a c"), ((2, 3), "b c")]
+    assert both[0].scores == Scores(asr=-1.25, lm=-2.0, length=2.0) and both[0].times is None
+    assert both[0].score == pytest.approx((-1.25 - 1.0) / 3)
+    three = joined([first, second, second], weights, 0.0)
+    assert three[0].text == "a c c" and three[0].score == pytest.approx(-1.5 - 1.5)
 
 
 def test_a_narrow_beam_needs_no_more_ended_hypotheses_than_it_keeps() -> None:

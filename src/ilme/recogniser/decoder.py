@@ -22,8 +22,9 @@ from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.store import DecodeStore, identity
+from ilme.recogniser.windows import cut_windows
 from ilme.runtime.state import State, map_tensors
-from ilme.search.hypothesis import NBest
+from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.rescoring import SequenceScorer, complete, finite
 
 __all__ = ["DecodingOptions", "Processes", "SearchDecoder"]
@@ -85,6 +86,8 @@ class Processes:
 class SearchDecoder:
     """The tuner's decoder over a real model; encoder outputs and LM scores are kept between decodes.
 
+    What is longer than the model takes at once is searched window by window, as `Recogniser.transcribe` does it.
+
     Args:
         recogniser: Model, scorers, search options.
         utterances: The set.
@@ -112,8 +115,11 @@ class SearchDecoder:
         self.progress = progress
         if self.processes.world > 1 and folder is None:
             raise BadInputError("several processes meet in a folder of results; give one")
-        self.batches = make_batches(utterances, self.options)
         self.utterances = list(utterances)
+        long = [u for u in self.utterances if u.seconds > recogniser.window]
+        short = [u for u in self.utterances if u.seconds <= recogniser.window]
+        self.batches = [[u] for u in long] + (make_batches(short, self.options) if short or not long else [])
+        self._in_windows = len(long)  # the first batches: what the model cannot take at once
         self.ids = [u.id for u in utterances]
         self._encoded: dict[int, State] = {}
         scorers = {"lm": recogniser.lm, "subtracted": recogniser.subtracted, "phrases": recogniser.phrases}
@@ -198,17 +204,22 @@ class SearchDecoder:
         if len(rows) < len(self.batches[k]):
             encoded = self.recogniser.choose(encoded, rows)
         lists = self.recogniser.search(encoded, weights, beam)
-        for r, nbest in zip(rows, lists, strict=True):
+        ids = [self.batches[k][r].id for r in rows]
+        for i, nbest in zip(ids * len(lists) if k < self._in_windows else ids, lists, strict=True):
             if not nbest:
-                raise BadInputError(f"the search found nothing for utterance {self.batches[k][r].id!r}")
-        named = {self.batches[k][r].id: nbest for r, nbest in zip(rows, lists, strict=True)}
+                raise BadInputError(f"the search found nothing for utterance {i!r}")
         unscored = {name: s for name, s in self._scorers.items() if not getattr(weights, name)}
-        return finite(complete(named, **unscored))
+        if k >= self._in_windows:
+            return finite(complete(dict(zip(ids, lists, strict=True)), **unscored))
+        windows = finite(complete({str(n): nbest for n, nbest in enumerate(lists)}, **unscored))
+        return {ids[0]: joined(list(windows.values()), weights, self.recogniser.length_exponent)}
 
     def _encode(self, k: int) -> State:
         device = self.recogniser.model.device
         if k not in self._encoded:
             audio = [u.samples(self.recogniser.rate) for u in self.batches[k]]
+            if k < self._in_windows:
+                audio = [w.samples for w in cut_windows(audio[0], self.recogniser.rate, self.recogniser.window)]
             encoded = self.recogniser.encode(audio)
             if self.options.cache == "none":
                 return encoded
@@ -252,3 +263,19 @@ def make_batches(utterances: Sequence[Utterance], options: DecodingOptions) -> l
             batches.append([])
         batches[-1].append(u)
     return batches
+
+
+def joined(windows: Sequence[NBest], weights: FusionWeights, exponent: float) -> NBest:
+    """The n-best list of a recording that was searched in windows: the best of what their lists make together."""
+
+    def after(a: Hypothesis, b: Hypothesis) -> Hypothesis:
+        both = zip(asdict(a.scores).items(), asdict(b.scores).values(), strict=True)
+        scores, tokens = Scores(**{name: x + y for (name, x), y in both}), a.tokens + b.tokens
+        score = scores.fused(weights) / (len(tokens) + 1) ** exponent
+        return Hypothesis(tokens, score, scores, text=" ".join(t.strip() for t in (a.text, b.text) if t.strip()))
+
+    found = windows[0]
+    for window in windows[1:]:
+        pairs = [after(a, b) for a in found for b in window]
+        found = sorted(pairs, key=lambda h: -h.score)[: max(len(found), len(window))]
+    return found

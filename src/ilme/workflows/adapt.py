@@ -321,7 +321,7 @@ def _with_dev(
         speakers = {i: s for i, s in speakers.items() if i not in out}
     before = measured(lists)
     say(f"dev without LM: WER {before.rate:.2f} on {len(dev)} utterances")
-    chosen = dev[: options.calibration]
+    chosen = [u for u in dev if u.seconds <= plain.recogniser.window][: options.calibration]
     calibration = plain.recogniser.calibrate(
         (u.samples(plain.recogniser.rate) for u in chosen), [lists[u.id][0].tokens for u in chosen]
     )

@@ -209,7 +209,7 @@ def _search_errors(
     The transcript is scored by force, as the tokenizer writes it; where it scores better than what the search found,
     the search missed it.
     """
-    chosen = utterances[: plan.search_errors]
+    chosen = [u for u in utterances if u.seconds <= recogniser.window][: plan.search_errors]
     if not chosen:
         return None
     known: dict[str, NBest] = {}
@@ -233,7 +233,7 @@ def _details(
     for order, u in enumerate(utterances):
         alone = max(lists[u.id], key=lambda h: h.scores.asr)
         chosen = lists[u.id][0]
-        if alone.tokens != chosen.tokens:
+        if alone.tokens != chosen.tokens and u.seconds <= recogniser.window:
             right = normalise(chosen.text) == normalise(u.text)
             ranked.append((0 if right else 1, order, u))
     stories: dict[str, Any] = {}
