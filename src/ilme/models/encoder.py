@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,9 @@ from ilme.runtime.state import State
 from ilme.tokens import Tokens
 
 __all__ = ["EncoderConfig", "LSTMEncoder", "ctc_blank", "ctc_layer"]
+
+# cuDNN copies weights that are padded for each call anyway; users need not be told.
+warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
 
 SHALLOW = 2  # layers that start with random weights; those above them pass on what they read, until they learn better
 
