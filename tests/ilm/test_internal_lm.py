@@ -103,12 +103,16 @@ def test_an_internal_lm_that_hears_is_caught(trace):
         check_audio_independent(Leaky(internal_lm(model), model, trace), model)
 
 
-def test_a_shared_step_may_be_off_by_the_rounding_of_its_products_alone(monkeypatch):
+def test_a_shared_step_may_be_off_by_the_rounding_of_its_products_alone():
     """TF32 on a GPU keeps ten bits of a factor; a decoder of the paper's size was off by 0.0023 there."""
     gpu, cpu = (SimpleNamespace(device=torch.device(name)) for name in ("cuda", "cpu"))
-    for allowed in (False, True):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
-        assert check.rounding(cpu) == 1e-3 and check.rounding(gpu) == (2e-2 if allowed else 1e-3)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision, expected in (("highest", 1e-3), ("high", 2e-2)):
+            torch.set_float32_matmul_precision(precision)
+            assert check.rounding(cpu) == 1e-3 and check.rounding(gpu) == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class Words:
