@@ -29,7 +29,7 @@ from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.phrase_list import read_phrases
 from ilme.protocols import TokenScorer
-from ilme.recogniser.loading import load_lm, load_model
+from ilme.recogniser.loading import LoadModel, load_lm, load_model
 from ilme.recogniser.options import TRANSFORMER, Options, default_options, options_from_json, options_to_json
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.configs import config_from_json, read_json_object
@@ -164,6 +164,7 @@ def load_domain(
     device: str = "cpu",
     format: Format = "float32",
     timestamps: bool = False,
+    load: LoadModel = load_model,
 ) -> Recogniser:
     """Loads a domain folder, ready to transcribe.
 
@@ -175,13 +176,14 @@ def load_domain(
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
+        load: Loads the model; a `SharedModels` for domains that are to share its weights in memory.
     """
     folder = Path(folder)
     domain = Domain.read(folder)
     domain.check_files(folder)
     name, options = model_of(folder, domain, model, ranks)
     lm = lm or (_own_lm(folder, domain.lm) if domain.weights.lm else "")
-    host = load_model(name, device, **options | ({"timestamps": True} if timestamps else {}))
+    host = load(name, device, **options | ({"timestamps": True} if timestamps else {}))
     if domain.kind and domain.kind != host.kind:
         raise CheckpointError(f"{folder} was made for a model of kind {domain.kind!r}, and this is a {host.kind!r}")
     scorer, internal = _scorers(folder, domain, lm, host)

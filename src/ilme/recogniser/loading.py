@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -54,6 +54,12 @@ METHODS = ("BS", "SF", "DR", "LODR", "ILME", "ILME-learned")
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
+
+
+class LoadModel(Protocol):
+    """Loads a model as `load_model` does."""
+
+    def __call__(self, name: str, device: str = ..., **options: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -347,7 +353,10 @@ def _content(path: Path) -> str:
 
 
 def load_recogniser(
-    parts: Parts, search: SearchSettings | Options | None = None, model_options: dict[str, Any] | None = None
+    parts: Parts,
+    search: SearchSettings | Options | None = None,
+    model_options: dict[str, Any] | None = None,
+    load: LoadModel = load_model,
 ) -> Recogniser:
     """The recogniser that the parts name.
 
@@ -355,8 +364,9 @@ def load_recogniser(
         parts: Model and scorers.
         search: How to search: all options, or those that differ from the model's own.
         model_options: What the model's own kind takes, such as a language.
+        load: Loads the model; a `SharedModels` for recognisers that are to share its weights in memory.
     """
-    model = load_model(parts.model, parts.device, **(model_options or {}))
+    model = load(parts.model, parts.device, **(model_options or {}))
     lm = load_lm(parts.lm, model) if parts.lm else None
     subtracted = load_subtracted(parts.subtracted, model) if parts.subtracted else None
     options = search.apply(default_options(model)) if isinstance(search, SearchSettings) else search

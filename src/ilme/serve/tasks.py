@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ilme.data.audio import Samples
 from ilme.recogniser.recogniser import Recogniser
+from ilme.recogniser.shared_models import SharedModels
 from ilme.recogniser.streaming import SpeechStream, can_stream
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
@@ -72,7 +73,7 @@ NOTHING = Settings()  # was asked for
 
 
 class Shelf:
-    """The recognisers of one worker, each loaded when it is first asked for.
+    """The recognisers of one worker, each loaded when it is first asked for; those of one model share its weights.
 
     Args:
         voice_activity: Whether a model decides if anything is said.
@@ -80,13 +81,14 @@ class Shelf:
 
     def __init__(self, voice_activity: bool = True) -> None:
         self._loaded: dict[str, tuple[Job, Recogniser]] = {}
+        self.models = SharedModels()
         self.voice = VoiceActivity() if voice_activity else None
         self.kept: dict[str, Any] = {}  # what a task leaves for the next, by a name of its own
 
     def recogniser(self, name: str, job: Job) -> Recogniser:
         known = self._loaded.get(name)
         if known is None or known[0] != job:
-            known = self._loaded[name] = job, job.load()
+            known = self._loaded[name] = job, job.load(self.models)
         return known[1]
 
     def keep(self, name: str, what: Any) -> None:

@@ -23,7 +23,7 @@ from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError, IlmeError
 from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.domain import CARD, load_domain
-from ilme.recogniser.loading import Parts, describe, load_recogniser
+from ilme.recogniser.loading import LoadModel, Parts, describe, load_model, load_recogniser
 from ilme.recogniser.options import changed
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.store import identity
@@ -98,20 +98,24 @@ class Job:
         if not self.domain and not self.model:
             raise BadInputError("name a domain folder (`ilme adapt` writes one) or a model")
 
-    def load(self) -> Recogniser:
+    def load(self, load: LoadModel = load_model) -> Recogniser:
+        """The recogniser.
+
+        Args:
+            load: Loads the model; a `SharedModels` for recognisers that are to share its weights in memory.
+        """
         phrases = read_phrases(self.phrases) if self.phrases else ()
-        recogniser = self._load().with_phrases(phrases)
+        recogniser = self._load(load).with_phrases(phrases)
         if self.ctc_weight is not None:
             recogniser.options = changed(recogniser.options, {"ctc_weight": self.ctc_weight})
         return recogniser
 
-    def _load(self) -> Recogniser:
+    def _load(self, load: LoadModel) -> Recogniser:
         if self.domain:
-            return load_domain(
-                self.domain, model=self.model, device=self.device, format=self.format, timestamps=self.timestamps
-            )
+            how = {"device": self.device, "format": self.format, "timestamps": self.timestamps}
+            return load_domain(self.domain, model=self.model, load=load, **how)
         options = dict(self.model_options) | ({"timestamps": True} if self.timestamps else {})
-        return load_recogniser(Parts(self.model, device=self.device, format=self.format), None, options)
+        return load_recogniser(Parts(self.model, device=self.device, format=self.format), None, options, load)
 
     def describe(self) -> dict[str, Any]:
         """What a journal must match: the domain by its card, the model by its weights."""
