@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ilme.runtime.formats import Format
 from ilme.serve.options import ServeOptions
@@ -15,6 +16,7 @@ SHOWN = {
         "host",
         "port",
         "workers",
+        "ray",
         "key",
         "origins",
         "adapt",
@@ -35,6 +37,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     workers: int = 1,
+    ray: str = "",
     key: str = "",
     origins: list[str] | None = None,
     adapt: Path | None = None,
@@ -60,6 +63,8 @@ def serve(
         host: Address to listen at; 0.0.0.0 lets other machines in.
         port: To listen at.
         workers: Processes that decode; 0 decodes in this one.
+        ray: Address of a Ray cluster whose replicas decode, as many as `workers`; `local` starts one here, `auto` finds
+            one.
         key: What clients must send as bearer key; the variable ILME_KEY if not given, and nobody is asked without one.
         origins: Other sites whose pages may call, such as https://example.org.
         adapt: Folder for domains that clients make from text, on the page or over HTTP; those that are there are
@@ -79,11 +84,17 @@ def serve(
     from ilme.serve.run import jobs_of
     from ilme.serve.run import serve as run
 
-    if workers < 0:
-        raise UsageError(f"workers must not be negative, got {workers}")
+    if workers < (1 if ray else 0):
+        raise UsageError(f"workers must {'be at least 1 with --ray' if ray else 'not be negative'}, got {workers}")
     jobs = jobs_of(domains, model, device, format, model_options(language, prompt, ranks))
     if adapt is not None:
         jobs |= made_before(adapt, jobs, device, format)
     print(f"serving {', '.join(jobs)} at http://{host}:{port}", flush=True)
     key = key or os.environ.get("ILME_KEY", "")
+    if ray:
+        from ilme.serve.ray_app import serve_over_ray
+
+        at: dict[str, Any] = {"address": ray, "host": host, "port": port, "replicas": workers}
+        serve_over_ray(jobs, **at, key=key, origins=origins or (), adapt=adapt, options=options)
+        return
     run(jobs, host=host, port=port, workers=workers, key=key, origins=origins or (), adapt=adapt, options=options)

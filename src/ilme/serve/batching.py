@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
@@ -24,7 +24,7 @@ from ilme.serve.workers import WorkerDied, Workers
 from ilme.workflows.options import TranscribeOptions
 from ilme.workflows.transcribe import Job, take_batch
 
-__all__ = ["Batcher", "Pool", "Waiting"]
+__all__ = ["TRIES", "Batcher", "Decoders", "Key", "Pool", "Waiting"]
 
 TRIES = 3  # of a task whose worker died
 log = logging.getLogger("ilme.serve")
@@ -114,6 +114,29 @@ class Batcher:
         return len(alike) >= self.size.batch_size or longest * len(alike) >= self.size.batch_seconds
 
 
+class Decoders(Protocol):
+    """What decodes, as the service sees it."""
+
+    @property
+    def seconds(self) -> float:
+        """Of audio that wait."""
+        ...
+
+    def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def run(self, task: Task) -> Any:
+        """What a task gives, or a `Failure`."""
+        ...
+
+    def submit(
+        self, name: str, job: Job, window: Window, settings: Settings = NOTHING
+    ) -> asyncio.Future[list[Segment] | Failure]:
+        """A window, to be searched with others."""
+        ...
+
+
 class Pool:
     """Workers that take batches as they become free, and single tasks between them.
 
@@ -141,6 +164,15 @@ class Pool:
         self._free = asyncio.Condition()
         self._busy = [False] * count
         self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def seconds(self) -> float:
+        return self.batcher.seconds
+
+    def submit(
+        self, name: str, job: Job, window: Window, settings: Settings = NOTHING
+    ) -> asyncio.Future[list[Segment] | Failure]:
+        return self.batcher.submit(name, job, window, settings)
 
     def start(self) -> None:
         self._loops = [asyncio.create_task(self._search(), name=f"search-{k}") for k in range(self.count)]

@@ -44,15 +44,18 @@ class Metrics:
     def watch(self, service: Service) -> None:
         """Lets the gauges look at the service when they are read."""
         self._under_way.set_function(lambda: service.under_way)
-        self._waiting.set_function(lambda: service.pool.batcher.seconds if service.pool else 0.0)
+        self._waiting.set_function(lambda: service.pool.seconds if service.pool else 0.0)
         self._streams.set_function(lambda: self.streams)
 
     def batch_done(self, batch: Sequence[Waiting], seconds: float) -> None:
-        heard = sum(w.seconds for w in batch)
         self.batches.observe(len(batch))
+        self.heard(batch[0].key.name, sum(w.seconds for w in batch), seconds)
+
+    def heard(self, name: str, audio: float, seconds: float) -> None:
+        """So many seconds of audio were recognised for a domain, in so many seconds."""
         self.decoding.inc(seconds)
-        self.audio.labels(batch[0].key.name).inc(heard)
-        self._heard += heard
+        self.audio.labels(name).inc(audio)
+        self._heard += audio
         self._spent += seconds
 
     def seconds_for(self, audio: float) -> float:

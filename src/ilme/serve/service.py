@@ -19,7 +19,7 @@ from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError, IlmeError
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window, stream_windows
-from ilme.serve.batching import Pool
+from ilme.serve.batching import Decoders, Pool
 from ilme.serve.metrics import Metrics
 from ilme.serve.options import ServeOptions
 from ilme.serve.tasks import NOTHING, About, Describe, Failure, Settings, Task
@@ -85,9 +85,16 @@ class Service:
         jobs: The domains; the first is the one that an unnamed request gets.
         options: Limits and batches.
         workers: Processes; 0 decodes in a thread of this process.
+        decoders: Makes what decodes in place of these workers, which then have the realtime streams alone.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], options: ServeOptions | None = None, workers: int = 1) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[str, Job],
+        options: ServeOptions | None = None,
+        workers: int = 1,
+        decoders: Callable[[Metrics], Decoders] | None = None,
+    ) -> None:
         if not jobs:
             raise BadInputError("name at least one domain folder or a model")
         self.jobs, self.options = dict(jobs), options or ServeOptions()
@@ -105,7 +112,8 @@ class Service:
             self.metrics.workers_died.inc,
         )
         self.workers = max(1, workers)
-        self.pool: Pool | None = None
+        self._make_decoders = decoders
+        self.pool: Decoders | None = None
         self._streams: Pool | None = None  # a worker that no batch holds up
         self._readers = ThreadPoolExecutor(READERS, "ilme-reader")
         self._loading: asyncio.Task[None] | None = None
@@ -114,7 +122,7 @@ class Service:
 
     async def start(self) -> None:
         """Starts the workers; domains are loaded in the background."""
-        self.pool = self._make_pool(self.workers)
+        self.pool = self._make_decoders(self.metrics) if self._make_decoders else self._make_pool(self.workers)
         self.pool.start()
         self.metrics.watch(self)
         self._loading = asyncio.create_task(self._load_all())
@@ -191,7 +199,7 @@ class Service:
     def admitted(self) -> Iterator[None]:
         """A place among the requests that are under way; `Busy` if there is none."""
         if self.under_way >= self.options.queue:
-            raise Busy(self.metrics.seconds_for(self.pool.batcher.seconds if self.pool else 0.0))
+            raise Busy(self.metrics.seconds_for(self.pool.seconds if self.pool else 0.0))
         self.under_way += 1
         try:
             yield
@@ -258,7 +266,7 @@ class Service:
         """One window for a domain, to be searched with others."""
         if self.pool is None:
             raise RequestError("the service has not started", 503)
-        return self.pool.batcher.submit(name, self.jobs[name], window, settings)
+        return self.pool.submit(name, self.jobs[name], window, settings)
 
     async def _read(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Reads in a thread: a slow disk, or a file of hours, holds nobody up."""
