@@ -24,7 +24,6 @@ SHOWN = {
         "format",
         "language",
         "options.queue",
-        "options.upload_mb",
         "options.longest",
         "options.log_text",
     )
