@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--adapt", nargs="*", default=[], metavar="OPTION=VALUE", help="more options of ilme adapt")
     parser.add_argument("--decodes", type=int, default=4, help="of dev for Shallow Fusion; as many as ilme adapt has")
     parser.add_argument("--adapt-only", action="store_true", help="time the adaptation, and measure nothing else")
+    parser.add_argument("--normaliser", default="whisper", help="of both sides before errors are counted")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -149,7 +150,7 @@ def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     def decoded(name: str) -> Measurement:
         lists = decoder(args, adapted, "test", name, cache).decode(weights[name], search.beam)
         texts = {i: nbest[0].text for i, nbest in lists.items()}
-        return measure(references, texts, normaliser_name="whisper")
+        return measure(references, texts, normaliser_name=args.normaliser)
 
     tuned = tuned_sf(args, adapted)
     weights = {"BS": FusionWeights(), "SF": FusionWeights(lm=tuned["lm"]), "ILME": adapted.weights}

@@ -1,9 +1,10 @@
-"""Writes the pages of the command line and of the Python API from the code.
+"""Writes the pages of the command line and of the Python API from the code, and the tables of models.
 
-    python docs/reference/build.py            writes cli.md and api.md beside this file
+    python docs/reference/build.py            writes cli.md and api.md beside this file, and the tables
     python docs/reference/build.py --check    says which of them are not current, and ends with status 1
 
-What stands there are signatures and docstrings: to change a page, change those and run this again.
+What stands there are signatures and docstrings: to change a page, change those and run this again. Tables of models
+stand between `<!-- made: NAME -->` and `<!-- end -->` in the pages of TABLES; their rows are `ilme.adapters.families`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from docstring_parser.google import parse
 
 import ilme
+from ilme.adapters.families import FAMILIES
 from ilme.cli import JOBS, load
 from ilme.commands.arguments import usage
 from ilme.commands.help import shown_options
 from ilme.commands.options import Option, read_command
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TABLES = ("README.md", "docs/guide/adapt.md", "docs/reference/models.md")
+BLOCK = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MADE = "<!-- Made by docs/reference/build.py from the code; do not edit. -->"
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$", re.MULTILINE)
 CLI_INTRO = """\
@@ -44,6 +49,50 @@ MODULES = {  # beside the names of `ilme` itself: what a model of one's own need
 def pages() -> dict[str, str]:
     """Name and text of each page."""
     return {"cli.md": "\n".join(cli()) + "\n", "api.md": "\n".join(api()) + "\n"}
+
+
+def pages_with_tables() -> dict[str, str]:
+    """Path from the root and text of each page that has tables of models."""
+
+    def filled(block: re.Match[str]) -> str:
+        return f"{block[1]}\n{MODEL_TABLES[block[2]]()}\n\n{block[3]}"
+
+    return {name: BLOCK.sub(filled, (ROOT / name).read_text(encoding="utf-8")) for name in TABLES}
+
+
+# Tables of models
+
+
+def short_models() -> str:
+    """One row for each name that a reader knows; what all of them can do is not said."""
+    rows: dict[str, list[str]] = {}
+    for family in FAMILIES:
+        rows.setdefault(family.short, []).append(family.kind)
+    found = []
+    for short, kinds in rows.items():
+        first = [family for family in FAMILIES if family.kind in kinds]
+        internal = list(dict.fromkeys(how for family in first for how in family.internal))
+        gpu = "CPU, GPU" if all(family.gpu == "yes" for family in first) else "CPU"
+        found.append((short, gpu, ", ".join(internal)))
+    return as_table(("models", "run on", "internal LMs"), found)
+
+
+def kinds_of_models() -> str:
+    rows = [(f"`{f.kind}`", f.title, f.named_by, f.extra) for f in FAMILIES]
+    return as_table(("kind", "model", "name it by", "extra"), rows)
+
+
+def what_models_can() -> str:
+    rows = [(f"`{f.kind}`", "yes", "yes", "yes", f.stream, f.int8, f.gpu, ", ".join(f.internal)) for f in FAMILIES]
+    return as_table(("kind", "adapt", "transcribe", "tune", "stream", "int8", "GPU", "internal LMs"), rows)
+
+
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+MODEL_TABLES = {"models": short_models, "kinds": kinds_of_models, "abilities": what_models_can}
 
 
 # The command line
@@ -267,8 +316,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     stale = []
-    for name, text in pages().items():
-        file = HERE / name
+    made = {HERE / name: text for name, text in pages().items()}
+    made |= {ROOT / name: text for name, text in pages_with_tables().items()}
+    for file, text in made.items():
+        name = file.name
         if file.is_file() and file.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)

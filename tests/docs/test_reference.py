@@ -29,6 +29,19 @@ def test_the_pages_are_current(build: ModuleType) -> None:
         assert kept == text, f"docs/reference/{name} is not what the code says: run python docs/reference/build.py"
 
 
+def test_the_tables_of_models_are_current(build: ModuleType) -> None:
+    for name, text in build.pages_with_tables().items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: run python docs/reference/build.py"
+        assert "<!-- end -->\n" in text
+
+
+def test_the_short_table_has_every_family(build: ModuleType) -> None:
+    short, readme = build.short_models(), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert short in readme and short in (ROOT / "docs/guide/adapt.md").read_text(encoding="utf-8")
+    assert all(f"| {family.short} |" in short for family in build.FAMILIES)
+    assert readme.count("\n") < 150
+
+
 def test_every_command_and_every_public_name_has_its_section(build: ModuleType) -> None:
     pages = build.pages()
     assert all(f"\n### ilme {name}\n" in pages["cli.md"] for name in COMMANDS)

@@ -65,6 +65,7 @@ def test_groups_add_up() -> None:
         ("none", "  Mr.  Smith\n said ", "Mr. Smith said"),
         ("spoken", "Mr. Smith's 21 dogs, 'tis the 3rd!", "mister smith's twenty one dogs tis the third"),
         ("spoken", "1,200 or 3.5 – it’s O.K.", "one thousand two hundred or three point five it's o k"),
+        ("basic", "Schließe die Rollläden – JETZT, um 7!", "schließe die rollläden jetzt um 7"),
         ("whisper", "Mr. Smith's colour, um, won't", "mister smith is color will not"),
     ],
 )

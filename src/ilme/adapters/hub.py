@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ilme.adapters.families import FAMILIES
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.runtime.configs import read_json_object
 from ilme.runtime.tensors import check_finite, read_shapes
@@ -23,21 +24,7 @@ __all__ = [
     "model_type",
 ]
 
-CLASSES = {
-    "canary": "ilme.adapters.canary:Canary",
-    "cohere_asr": "ilme.adapters.canary:CohereASR",
-    "hubert": "ilme.adapters.wav2vec2:Hubert",
-    "nemotron_asr_streaming": "ilme.adapters.nemotron:Nemotron",
-    "parakeet_ctc": "ilme.adapters.parakeet:ParakeetCTC",
-    "parakeet_rnnt": "ilme.adapters.parakeet:ParakeetRNNT",
-    "parakeet_tdt": "ilme.adapters.parakeet:ParakeetTDT",
-    "wav2vec2": "ilme.adapters.wav2vec2:Wav2Vec2",
-    "whisper": "ilme.adapters.whisper:Whisper",
-    "moonshine": "ilme.adapters.moonshine:Moonshine",
-    "moonshine_streaming": "ilme.adapters.moonshine_streaming:MoonshineStreaming",
-    "qwen3_asr": "ilme.adapters.qwen3_asr:Qwen3ASR",
-    "speech_to_text": "ilme.adapters.speech2text:Speech2Text",
-}
+CLASSES = {family.kind: family.adapter for family in FAMILIES if family.adapter}
 SIZES = ("layers", "heads", "d_model", "_dim", "_size", "positions", "bins")  # how fields are called that count units
 SMALL = 100_000  # a number in a config that needs no weights, such as positions that are computed
 

@@ -5,6 +5,7 @@ WER = (S + D + I) / N     substitutions, deletions and insertions over the N wor
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +28,7 @@ __all__ = [
     "normaliser",
 ]
 
-NormaliserName = Literal["none", "spoken", "whisper"]
+NormaliserName = Literal["none", "spoken", "basic", "whisper"]
 Unit = Literal["word", "character"]
 Value = TypeVar("Value")
 
@@ -218,12 +219,19 @@ def _count(chunks: Iterable[Any]) -> ErrorCounts:
     return ErrorCounts(spans["equal"], spans["substitute"], spans["delete"], spans["insert"])
 
 
+def _basic(text: str) -> str:
+    """Lower case, and nothing but letters, marks and digits, of any language."""
+    plain = unicodedata.normalize("NFKC", text).lower()
+    return " ".join("".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in plain).split())
+
+
 @cache
 def normaliser(name: NormaliserName) -> Callable[[str], str]:
     """The named text normaliser.
 
     `none` only collapses white space. `spoken` writes what a voice says: lower case, numbers in words, no
-    punctuation but the apostrophe (`ilme.data.normalise`). `whisper` is OpenAI's English normaliser, as in published
+    punctuation but the apostrophe (`ilme.data.normalise`); its numbers are English. `basic` is for any language: lower
+    case, and nothing but letters, marks and digits. `whisper` is OpenAI's English normaliser, as in published
     Whisper WERs.
     """
     if name == "none":
@@ -232,6 +240,8 @@ def normaliser(name: NormaliserName) -> Callable[[str], str]:
         from ilme.data.normalise import spoken
 
         return spoken
+    if name == "basic":
+        return _basic
     if name == "whisper":
         try:
             from whisper_normalizer.english import EnglishTextNormalizer

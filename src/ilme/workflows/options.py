@@ -10,7 +10,7 @@ from ilme.errors import BadInputError
 
 __all__ = ["AdaptOptions", "Style", "TranscribeOptions"]
 
-NORMALISERS = ("auto", "none", "spoken", "whisper")
+NORMALISERS = ("auto", "none", "spoken", "basic", "whisper")
 LONGEST_NGRAM = 10
 Style = Literal["auto", "restore", "fold", "keep", "spoken"]
 
