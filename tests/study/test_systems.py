@@ -45,7 +45,7 @@ def test_a_system_has_the_plan_of_its_model_but_for_what_it_says() -> None:
     cold, deep = (plan_of(config, config.system(name)) for name in ("aed-cold", "aed-deep"))
     assert cold.network["decoder_hidden"] == 448 and cold.network["fusion"]["method"] == "cold"
     assert cold.network["fusion"]["lm"]["hidden"] == 448 and cold.loop == config.aed.loop
-    assert deep.loop["minutes"] == 2.0 and deep.loop["average"] == config.aed.loop["average"]
+    assert deep.loop["minutes"] == 1.0 and deep.loop["average"] == config.aed.loop["average"]
     component = plan_of(config, config.system("aed-component"))
     assert component.network["fusion"]["lm"]["hidden"] == 352  # the source LM's
     assert plan_of(config, config.system("rnnt-hat")).network["hat"] is True

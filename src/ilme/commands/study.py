@@ -17,6 +17,7 @@ def study(
     minutes: float = 0.0,
     device: str = "auto",
     processes: int = 1,
+    at_once: int = 1,
     change: list[str] | None = None,
 ) -> None:
     """Run the paper's experiment, stage by stage; what is done already is passed over.
@@ -32,9 +33,24 @@ def study(
         minutes: Stop in good order after about so long; the same command goes on.
         device: cpu, cuda, or auto.
         processes: How many methods are tuned, or tested, at a time; a large GPU has room for all of them.
+        at_once: How many stages that need not wait for each other run at the same time, each in a process of its own.
         change: Fields of the plan to change: NAME:VALUE, such as speech.hours:2.
     """
-    _build(plan, out, device, change, processes).run(only or (), until, minutes)
+    built = _build(plan, out, device, change, processes)
+    if at_once < 2:
+        built.run(only or (), until, minutes)
+        return
+    from ilme.study.at_once import run_at_once, started
+
+    built.limit(minutes)
+    same = ["--out", str(built.out), "--device", device, "--processes", str(processes)]
+    same += ["--change", *change] if change else []
+
+    def start(name: str) -> Any:
+        left = ["--minutes", str(built.minutes_left())] if minutes else []
+        return started(["study", str(plan), "--only", name, *left, *same])
+
+    run_at_once(built, built.select(only or (), until), start, at_once)
 
 
 def status(plan: Path, out: Path | None = None, change: list[str] | None = None) -> None:
