@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ilme.evaluation.metrics import ErrorCounts
@@ -136,9 +135,10 @@ def gathered(config: StudyConfig, folder: Path, models: list[str], kept: dict[st
         for name, table in ((setting, rows(found)), (f"{setting} pairs", pairs(found, models))):
             out[name] = [*(row for row in kept.get(name, []) if _model(next(iter(row.values()))) not in models), *table]
         out[f"{setting} test"] = {"utterances": len(found.references), "words": words}
-    totals = {setting: as_results(out[setting], out[f"{setting} test"]["words"]) for setting in results}
-    out["health"] = [asdict(claim) for claim in check_health(totals)]
-    out["claims"] = [asdict(claim) for claim in check_claims(totals, curves)]
+    for name, judged in (("health", check_health(results)), ("claims", check_claims(results, curves))):
+        now = [asdict(claim) for claim in judged]
+        names = {claim["name"] for claim in now}
+        out[name] = [*(claim for claim in kept.get(name, []) if claim["name"] not in names), *now]
     return out
 
 
@@ -154,16 +154,6 @@ def of_both(kept: Any, found: dict[str, Any], models: list[str]) -> dict[str, An
 def _model(name: str) -> str:
     """Of `aed cross`, `aed ILME` or `aed ILME against SF`."""
     return name.split()[0]
-
-
-def as_results(table: list[dict[str, Any]], words: int) -> Any:
-    """What the claims read of results, from their rows."""
-    measured, systems = {}, []
-    for row in table:
-        wrong = [row[kind] for kind in ("substitutions", "deletions", "insertions")]
-        measured[row["system"]] = SimpleNamespace(total=ErrorCounts(words - wrong[0] - wrong[1], *wrong))
-        systems.append(SimpleNamespace(name=row["system"], parameters=round(1e6 * row["parameters (M)"])))
-    return SimpleNamespace(measurements=measured, systems=systems)
 
 
 def main() -> None:

@@ -71,3 +71,14 @@ def test_impossible_noise_is_refused() -> None:
         NoiseContrastive(torch.tensor([0.5, 0.5, 0.0]))
     with pytest.raises(BadInputError, match="samples must be at least 1"):
         NoiseContrastive(torch.tensor([0.5, 0.5]), samples=0)
+
+
+def test_a_fresh_output_layer_begins_at_the_noise_whatever_the_history() -> None:
+    torch.manual_seed(0)
+    q = unigram_noise(torch.tensor([500.0, 40.0, 3.0, 0.0]))
+    loss = NoiseContrastive(q, samples=16)
+    weight, bias = 1e-3 * torch.randn(4, 5), torch.randn(4)
+    loss.begin_from(bias)
+    h = torch.randn(3, 5)
+    scores = h @ weight.T + bias - loss.normaliser
+    torch.testing.assert_close(scores.exp().double(), q.expand(3, -1), atol=0.0, rtol=0.02)

@@ -5,9 +5,10 @@ A token w that follows history h comes from the data with prior 1 and from the n
     P(data | w, h) = p(w|h) / (p(w|h) + k q(w)),   p(w|h) = exp(s(w, h) − c)
     loss = −log P(data | w, h) − Σ_{j=1..k} log (1 − P(data | w_j, h)),   w_j ~ q
 
-The normaliser c is fixed, not computed: the trained model normalises itself, and one token costs k + 1
-scores in place of V. The k noise tokens are drawn once a batch and serve all of its histories, which turns
-their scores into one matrix product.
+The normaliser c is fixed, not computed: the trained model normalises itself, and one token costs k + 1 scores in place
+of V. The k noise tokens are drawn once a batch and serve all of its histories, which turns their scores into one matrix
+product. A fresh output layer begins at p = q (`begin_from`): from p = 1/V its biases have to find the unigram first,
+through a loss that sees rare tokens seldom.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class NoiseContrastive(nn.Module):
         self.normaliser = math.log(len(noise)) if normaliser is None else normaliser
         self.register_buffer("log_noise", noise.double().log().float(), persistent=False)
         self.register_buffer("cumulative", noise.double().cumsum(0), persistent=False)
+
+    @torch.no_grad()
+    def begin_from(self, bias: Tensor) -> None:
+        """Sets the bias (V,) of a fresh output layer so that p(w|h) begins near q(w), whatever h."""
+        bias.copy_(self.log_noise + self.normaliser)
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """k tokens from q, (k,), by inverting its distribution function."""

@@ -101,7 +101,10 @@ def _language_model(study: Study, config: StudyConfig, name: str, plan: NetworkP
         import torch
 
         network = fresh_network("lm", plan, tokenizer.tokens, config.seed)
-        return LmObjective(network, options, torch.from_numpy(counts))
+        made = LmObjective(network, options, torch.from_numpy(counts))
+        if not plan.starts_from:
+            made.begin()
+        return made
 
     course = Course(
         plan=plan,

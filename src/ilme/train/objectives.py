@@ -314,6 +314,11 @@ class LmObjective(Objective):
                 raise BadInputError(f"nce needs a count for each of the {len(model.tokens)} tokens")
             self.nce = NoiseContrastive(unigram_noise(counts), self.options.noise_samples)
 
+    def begin(self) -> None:
+        """For fresh weights: what the loss wants them to start from."""
+        if self.nce is not None:
+            self.nce.begin_from(self.model.output.bias)
+
     def inputs(self, batch: Any) -> tuple[Tensor, ...]:
         return batch.labels, batch.label_lengths
 

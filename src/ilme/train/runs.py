@@ -234,6 +234,7 @@ def run_lm(
     model = models.build("lm", config, text.inventory)
     counts = _counts(text, text.inventory) if lm.loss == "nce" else None
     objective = LmObjective(model, lm, counts)
+    objective.begin()
     start_from(model, warm_start)
     ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
     source = TextSource(text, data.tokens, data.longest, seed=data.seed, **ranks)
