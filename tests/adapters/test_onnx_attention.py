@@ -22,7 +22,7 @@ from ilme.adapters import onnx_attention
 from ilme.adapters.moonshine import unwritten
 from ilme.adapters.moonshine_onnx import build, read_graph
 from ilme.adapters.onnx_attention import OnnxAttention
-from ilme.adapters.whisper import WhisperOptions
+from ilme.adapters.whisper import WhisperOptions, feature_extractor
 from ilme.errors import BadInputError, CheckpointError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm import internal_lm
@@ -52,7 +52,7 @@ def models(exported_moonshine, exported_whisper):
         "suppress": torch.isinf(open_whisper.allowed).nonzero().flatten().tolist(),
         "suppress_first": torch.isinf(open_whisper.allowed_first).nonzero().flatten().tolist(),
         "window": open_whisper.window,
-        "extractor": open_whisper._extractor,
+        "extractor": feature_extractor(open_whisper.model.config),
     }
     encoder = folder / "onnx" / "encoder_model.onnx"
     plain = OnnxAttention(encoder, folder / "plain.onnx", open_whisper.tokenizer, **parts)

@@ -21,6 +21,7 @@ from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
 from ilme.models.packed import (
     PackedLinear,
     PackedLSTMStack,
+    attend,
     in_few_sizes,
     is_packed,
     pack,
@@ -289,3 +290,14 @@ def test_a_vector_may_stand_in_for_the_context_of_a_packed_host():
     labels = torch.tensor([3, 7, 2])
     expected, _ = AttentionInternalLM(plain, vector, 0.7).score(labels, state)
     torch.testing.assert_close(host.score(labels, packed_state)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (7, 40), (900, 700)])
+def test_attention_of_packed_products_is_attention(queries, keys):
+    available("float32")
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(2, queries, 16, generator=generator)
+    key, value = (torch.randn(2, keys, 16, generator=generator) for _ in range(2))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=0.3)
+    found = attend(query, key, value, 0.3).view(queries, 2, 16).transpose(0, 1)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -13,7 +13,7 @@ from ilme.ilm.attention import AttentionInternalLM
 from ilme.models.aed import AED, AEDConfig
 from ilme.models.encoder import EncoderConfig
 from ilme.models.packed import pack, packed_copy
-from ilme.search.attention import AttentionOptions, AttentionSearch, best_pairs
+from ilme.search.attention import AttentionOptions, AttentionSearch, _largest, best_pairs
 from ilme.testing import numbered_tokens
 from tests import oracle
 from tests.phrase_oracle import drawn_phrases
@@ -340,3 +340,16 @@ def test_bad_options_are_named():
         AttentionOptions(end_margin=-1.0)
     with pytest.raises(BadInputError, match="stop_margin must not be negative, got nan"):
         AttentionOptions(stop_margin=float("nan"))
+
+
+@pytest.mark.parametrize("size", [40, 9999, 40_000])
+def test_the_largest_of_long_rows_are_those_of_topk(size):
+    generator = torch.Generator().manual_seed(size)
+    rows = torch.randn(3, size, generator=generator)
+    rows[1, : size // 2] = -torch.inf
+    rows[2] = -torch.inf
+    rows[2, [0, size - 1]] = torch.tensor([1.0, 2.0])
+    for count in (1, 16):
+        best, at = _largest(rows, count)
+        torch.testing.assert_close(best, rows.topk(count, dim=1).values, rtol=0, atol=0)
+        torch.testing.assert_close(rows.gather(1, at), best, rtol=0, atol=0)

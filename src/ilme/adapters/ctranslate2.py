@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.binary_file import BinaryFile
-from ilme.adapters.hf import HuggingFaceTokenizer, fast_tokenizer
+from ilme.adapters.hf import HuggingFaceTokenizer, TokenizerFile
 from ilme.adapters.openai_whisper import ENGLISH_ONLY, TiktokenTokenizer, check_dims, find_ranks
 from ilme.adapters.whisper import WhisperTokenizer
 from ilme.errors import CheckpointError
@@ -96,7 +96,7 @@ def read_tokenizer(folder: Path, size: int, ranks: Path | None = None) -> Whispe
     multilingual = size > ENGLISH_ONLY
     if ranks is None and (folder / "tokenizer.json").is_file():
         end = 50257 if multilingual else 50256
-        return HuggingFaceTokenizer(fast_tokenizer(folder / "tokenizer.json"), size, end + 1, end, lead=" ")
+        return HuggingFaceTokenizer(TokenizerFile(folder / "tokenizer.json"), size, end + 1, end, lead=" ")
     return TiktokenTokenizer(find_ranks(multilingual, ranks, beside=folder / WEIGHTS), size)
 
 

@@ -70,8 +70,9 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if self._product is None or x.requires_grad:
             return F.linear(x, self.weight, self.bias)
-        flat = x.reshape(-1, x.shape[-1])
-        return self._product(flat).view(*x.shape[:-1], -1)
+        if x.dim() == 2:
+            return self._product(x)
+        return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
 class FeedForward:
@@ -246,7 +247,7 @@ class Decoder:
 
     def pack(self, format: Format) -> None:
         """Arranges the weights for the CPU, see `ilme.models.packed`."""
-        for linear in (self.output, *(m for layer in self.layers for m in layer.maps)):
+        for linear in (self.output, *(m for layer in self.layers for m in (*layer.maps, layer.cross_kv))):
             linear.pack(format)
 
     def stream(self, labels: Tensor, cache: Cache | None, context: Context) -> Stream:
@@ -259,22 +260,21 @@ class Decoder:
         if any(s.x.shape[1] != q for s in streams):
             raise ValueError("streams that share a pass must bring the same number of new labels")
         sizes = [len(s.x) for s in streams]
-        x = torch.cat([s.x for s in streams]) if len(streams) > 1 else streams[0].x
+        x = _join([s.x for s in streams])
         caches: list[Cache] = [[] for _ in streams]
         for index, layer in enumerate(self.layers):
-            rows = layer.self_qkv(layer.self_norm(x)).split(sizes)  # type: ignore[no-untyped-call]
+            rows = _split(layer.self_qkv(layer.self_norm(x)), sizes)
             mixed = []
             for stream, cache, qkv in zip(streams, caches, rows, strict=True):
                 out, entry = self._self_attention(layer, qkv, stream.cache[index] if stream.cache else None)
                 mixed.append(out)
                 cache.append(entry)
             x = x + layer.self_out(_join(mixed))
-            parts = x.split(sizes)  # type: ignore[no-untyped-call]
+            parts = _split(x, sizes)
             contexts = [s.context(index, layer, part) for s, part in zip(streams, parts, strict=True)]
             x = _join([part + context for part, context in zip(parts, contexts, strict=True)])
             x = x + layer.forward(layer.forward_norm(x))
-        outputs = self.norm(x).split(sizes)  # type: ignore[no-untyped-call]
-        return list(outputs), caches
+        return _split(self.norm(x), sizes), caches
 
     def _self_attention(
         self, layer: Layer, qkv: Tensor, past: tuple[Tensor, Tensor] | None
@@ -302,3 +302,7 @@ def position(cache: Cache | None) -> int:
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _split(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    return [x] if len(sizes) == 1 else list(x.split_with_sizes(sizes))

@@ -32,9 +32,9 @@ __all__ = [
     "HuggingFaceTokenizer",
     "LabelRules",
     "OwnOptions",
+    "TokenizerFile",
     "TransformerAED",
     "encode_apart",
-    "fast_tokenizer",
     "read_bart_layers",
     "read_layer",
 ]
@@ -90,20 +90,32 @@ class HuggingFaceTokenizer:
         return str(self._tokenizer.decode([int(i) for i in ids], **self._reading)).strip()
 
 
-def fast_tokenizer(path: Path) -> Any:
-    """What tokenizer.json holds, as a tokenizer of `transformers`."""
-    try:
-        from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise MissingExtraError("transformers", "hf") from error
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; the tokenizer belongs beside the model")
-    try:
-        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-            tokenizer_file=str(path), clean_up_tokenization_spaces=False
-        )
-    except Exception as error:  # `tokenizers` raises plain exceptions for damaged files; the cause stays attached
-        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+class TokenizerFile:
+    """What a tokenizer.json holds, with the calls that `HuggingFaceTokenizer` makes; `transformers` is not needed."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer as Fast
+        except ImportError as error:
+            raise MissingExtraError("tokenizers", "hf") from error
+        if not path.is_file():
+            raise CheckpointError(f"{path}: no such file; the tokenizer belongs beside the model")
+        try:
+            self._fast = Fast.from_file(str(path))
+        except Exception as error:  # `tokenizers` raises plain exceptions for damaged files; the cause stays attached
+            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+
+    def __len__(self) -> int:
+        return int(self._fast.get_vocab_size(with_added_tokens=True))
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+        return [self._fast.id_to_token(i) for i in ids]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(self._fast.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
 
 def read_layer(
@@ -206,7 +218,8 @@ class TransformerAED(OwnOptions, ABC):
     lead: str = ""  # what stands before a text when it is tokenised
     window: float = 30.0  # seconds of audio that the model takes at once
     rate: int = RATE
-    fixed_length: bool = False  # whether the encoder always sees a full window, padded with silence
+    fixed_length: bool = False  # whether the encoder hears silence after the speech, up to a window of one length
+    frame: float = 0.0  # seconds of a frame of the encoder's, where that does not depend on the audio's length
 
     def __init__(
         self,
@@ -359,12 +372,9 @@ class TransformerAED(OwnOptions, ABC):
         self.decoder.run(self.decoder.stream(whole, None, WatchedAttention(attention(memory), seen)))
         heads = torch.cat(seen)[:, len(self.prefix) - 1 :]  # (layers · H, U + 1, all frames)
         mask, every = memory["mask"], heads.shape[2]
-        if self.fixed_length:
-            frame = self.window / every
-            frames = min(every, max(1, math.ceil(seconds / frame)))
-        else:
-            frames = every if mask is None else int(mask[0].sum())
-            frame = seconds / frames
+        heard = every if mask is None else int(mask[0].sum())
+        frame = self.frame or seconds / heard
+        frames = min(heard, max(1, math.ceil(seconds / frame)))
         return followed(heads[:, :, :frames].float()), frame
 
     def log_probabilities(self, hidden: Tensor, allowed: Tensor, ruled: Tensor | None = None) -> Tensor:

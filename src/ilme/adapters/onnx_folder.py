@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-from ilme.adapters.hf import HuggingFaceTokenizer, fast_tokenizer
+from ilme.adapters.hf import HuggingFaceTokenizer, TokenizerFile
 from ilme.adapters.moonshine import MoonshineOptions, unwritten
 from ilme.adapters.moonshine_onnx import EOS, SOS, llama_js_tokenizer
 from ilme.adapters.onnx_session import OnnxGraph, whole
@@ -139,7 +139,7 @@ def _tokenizer(folder: Path, config: dict[str, Any], lead: str = "") -> tuple[Hu
     sos, eos = (
         whole(both.get(name), f"{folder}: {name}", 0, size - 1) for name in ("decoder_start_token_id", "eos_token_id")
     )
-    words = fast_tokenizer(folder / "tokenizer.json")
+    words = TokenizerFile(folder / "tokenizer.json")
     return HuggingFaceTokenizer(words, size, sos, eos, lead=lead), sos, eos
 
 

@@ -1,7 +1,7 @@
 """Whisper weights in OpenAI's own `.pt` files, with the byte-pair ranks of the `openai-whisper` package.
 
-The weights are read with `weights_only` and placed into `transformers`' Whisper; the tokenizer names its
-units as the hub's tokenizers do, so that an LM made for the one fits the other.
+The weights are read with `weights_only`; the tokenizer names its units as the hub's tokenizers do, so that an LM made
+for the one fits the other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ilme.adapters.whisper_network import WhisperNetwork
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.runtime.tensors import check_finite
 from ilme.tokens import Tokens, byte_letters
@@ -172,51 +173,20 @@ def _blocks(parameters: Mapping[str, Tensor], part: str) -> int | None:
     return len({name.split(".")[2] for name in parameters if name.startswith(f"{part}.blocks.")}) or None
 
 
-def build(dims: dict[str, int], parameters: dict[str, Tensor]) -> Any:
-    """A float32 `WhisperForConditionalGeneration` with OpenAI's parameters."""
-    try:
-        from transformers import WhisperConfig, WhisperForConditionalGeneration
-    except ImportError as error:
-        raise MissingExtraError("transformers", "hf") from error
-
+def build(dims: dict[str, int], parameters: dict[str, Tensor]) -> WhisperNetwork:
+    """OpenAI's parameters in float32, where the adapter looks for them."""
     if dims["n_vocab"] < ENGLISH_ONLY:
         raise CheckpointError(f"these weights are no Whisper model: it has {ENGLISH_ONLY} units, not {dims['n_vocab']}")
-    multilingual = dims["n_vocab"] > ENGLISH_ONLY
-    end = 50257 if multilingual else 50256
-    config = WhisperConfig(
-        vocab_size=dims["n_vocab"],
-        num_mel_bins=dims["n_mels"],
-        d_model=dims["n_audio_state"],
-        max_source_positions=dims["n_audio_ctx"],
-        max_target_positions=dims["n_text_ctx"],
-        encoder_layers=dims["n_audio_layer"],
-        encoder_attention_heads=dims["n_audio_head"],
-        encoder_ffn_dim=4 * dims["n_audio_state"],
-        decoder_layers=dims["n_text_layer"],
-        decoder_attention_heads=dims["n_text_head"],
-        decoder_ffn_dim=4 * dims["n_text_state"],
-        eos_token_id=end,
-        bos_token_id=end,
-        pad_token_id=end,
-        decoder_start_token_id=end + 1,
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
-    )
     state = {rename(name): value for name, value in parameters.items()}
     if "model.decoder.embed_tokens.weight" in state:
         state["proj_out.weight"] = state["model.decoder.embed_tokens.weight"]
-    _check_fit(config, state)
-    model = WhisperForConditionalGeneration(config)
-    model.load_state_dict({name: value.float() for name, value in state.items()})
-    return model
+    network = WhisperNetwork(dims)
+    _check_fit(network.state_dict(), state)
+    return network.fill({name: value.float() for name, value in state.items()})
 
 
-def _check_fit(config: Any, state: Mapping[str, Tensor]) -> None:
-    """The weights are those of this config, name by name: seen on a network without memory."""
-    from transformers import WhisperForConditionalGeneration
-
-    with torch.device("meta"):
-        wanted = WhisperForConditionalGeneration(config).state_dict()
+def _check_fit(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """The weights are those of the network, name by name."""
     missing, unexpected = sorted(set(wanted) - set(state)), sorted(set(state) - set(wanted))
     if missing or unexpected:
         raise CheckpointError(

@@ -19,10 +19,14 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.encoder import read_encoder
 from ilme.adapters.hf import RATE, Audio, TransformerAED, attention, read_bart_layers
 from ilme.adapters.openai_whisper import LANGUAGES
 from ilme.adapters.whisper_timestamps import TimestampRules
+from ilme.data.whisper_mel import WhisperMel
 from ilme.errors import BadInputError
+from ilme.models.packed import worth_packing
+from ilme.runtime.formats import Format
 from ilme.runtime.state import State
 from ilme.tokens import Tokenizer
 
@@ -36,6 +40,8 @@ NON_SPEECH = [
 ]
 ENGLISH_ONLY = 51864  # output units of every English-only model
 AUTO = "auto"
+HOP, SIZE = 160, 400  # samples between two feature frames, and in one
+POSITIONS = 50  # of the encoder, in a second
 MUSIC = frozenset("♩♪♫♬♭♮♯")
 
 
@@ -154,7 +160,7 @@ class Whisper(TransformerAED):
         model: `WhisperForConditionalGeneration`, or one made of OpenAI's weights.
         tokenizer: Its tokenizer.
         options: Language, task, prompt.
-        extractor: The feature extractor; made from the model's config if not given.
+        extractor: The feature extractor that belongs to the model, which must make Whisper's features.
     """
 
     kind = "whisper"
@@ -162,6 +168,7 @@ class Whisper(TransformerAED):
     options_class = WhisperOptions
     lead = " "
     fixed_length = True
+    frame = 1 / POSITIONS
 
     def __init__(
         self,
@@ -192,27 +199,33 @@ class Whisper(TransformerAED):
         # Where the language stands among the labels before the text, if the model is to tell it.
         self._language_at = len(prefix) - (2 if options.timestamps else 3) if self.detects_language else None
         self.window = config.max_source_positions * 2 / 100  # two 10 ms frames per position
-        self._extractor = extractor if extractor is not None else feature_extractor(config)
+        if extractor is not None:
+            check_extractor(extractor, int(config.num_mel_bins))
+        self._mel = WhisperMel(RATE, int(config.num_mel_bins), SIZE, HOP).to(self.device)
+        self._encoder = read_encoder(model.get_encoder())
 
     def features(self, audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
         """Log-mel spectrograms of audio padded to the full window (B, mels, 3000), and the frames that hold audio."""
         longest = max(len(a) for a in audio)
         if longest > self.window * RATE + 1:
             raise BadInputError(f"{longest / RATE:.1f} s of audio, but the model takes {self.window:.0f} s at once")
-        made = self._extractor(
-            [np.asarray(a, dtype=np.float32) for a in audio],
-            sampling_rate=RATE,
-            return_tensors="pt",
-            device=str(self.device),
-        )
-        lengths = torch.tensor([len(a) // 160 for a in audio])
-        return made["input_features"], lengths
+        # Four hops on, a frame holds silence alone, and so do all that follow it.
+        waves = torch.zeros(len(audio), longest + 4 * HOP)
+        for row, samples in zip(waves, audio, strict=True):
+            row[: len(samples)] = torch.from_numpy(np.asarray(samples, dtype=np.float32))
+        frames = round(self.window * RATE) // HOP
+        made = self._mel(waves.to(self.device)).transpose(1, 2)[:, :, :frames]
+        silence = made[:, :, -1:].expand(-1, -1, frames - made.shape[2])
+        return torch.cat([made, silence], 2), torch.tensor([len(a) // HOP for a in audio])
 
     @torch.inference_mode()
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        encoder = self.model.get_encoder()
-        states = encoder(features.to(self.device, self.model.dtype)).last_hidden_state
-        return states, None
+        return self._encoder(features.to(self.device, self.dtype)), None
+
+    def pack(self, format: Format = "float32") -> None:
+        super().pack(format)
+        if worth_packing(format):
+            self._encoder.pack(format)
 
     @torch.inference_mode()
     def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:
@@ -264,6 +277,14 @@ def read_decoder(model: Any) -> Decoder:
 def blank(tokenizer: Tokenizer) -> list[int]:
     """The lone space, which openai-whisper does not let a transcript begin with."""
     return [i for i, piece in enumerate(tokenizer.tokens.pieces) if piece in (" ", "Ġ")]
+
+
+def check_extractor(extractor: Any, bands: int) -> None:
+    """Features are made here as Whisper's are; a model that was trained on others would hear noise."""
+    for name, wanted in {"feature_size": bands, "sampling_rate": RATE, "hop_length": HOP, "n_fft": SIZE}.items():
+        found = getattr(extractor, name, wanted)
+        if found != wanted:
+            raise BadInputError(f"the feature extractor has {name}={found}, and this Whisper model needs {wanted}")
 
 
 def feature_extractor(config: Any) -> Any:

@@ -33,6 +33,7 @@ __all__ = [
     "PackedLSTMStack",
     "PackedLinear",
     "PackingError",
+    "attend",
     "in_few_sizes",
     "is_packed",
     "pack",
@@ -47,6 +48,7 @@ Network = TypeVar("Network", bound=nn.Module)
 ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
 SIZES = ((8, 1), (16, 2), (64, 4), (128, 8), (256, 16))  # numbers of rows up to the first are multiples of the second
 LARGEST_PIECE = SIZES[-1][0]
+SCORES = 1 << 19  # attention scores made at once: what of them stays in a processor's cache
 SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
 
 
@@ -286,6 +288,24 @@ def _float_product(weight: Tensor, bias: Tensor | None) -> Product:
     if weight.dtype == torch.float32:
         return product
     return lambda x: product(x.bfloat16()).float()
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """softmax(Q Kᵀ · scale) V of each head, (H, q, D/H) and (H, T, D/H) to (q, D), by oneDNN's float32 products.
+
+    They are twice as fast as torch's attention on processors for which MKL, which that one calls, was not made.
+    """
+    linear = torch.ops.mkldnn._linear_pointwise
+    heads, q, width = query.shape
+    query, key = (query * scale).contiguous(), key.contiguous()
+    value = value.transpose(1, 2).contiguous()
+    mixed = query.new_empty(q, heads, width)
+    rows = -(-q // max(1, -(-q * key.shape[1] // SCORES)))
+    for h in range(heads):
+        for low in range(0, q, rows):
+            scores = linear(query[h, low : low + rows], key[h], None, "none", [], "").softmax(-1)
+            mixed[low : low + rows, h] = linear(scores, value[h], None, "none", [], "")
+    return mixed.view(q, heads * width)
 
 
 def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:

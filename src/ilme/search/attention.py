@@ -28,6 +28,7 @@ from ilme.search.repetition import RepetitionGuard
 __all__ = ["AttentionOptions", "AttentionSearch"]
 
 CHECK_EVERY = 8  # steps between two looks at the device, on CUDA, to see which utterances have ended
+BLOCK = 256  # scores of which the largest is found first
 RETIRE_SHARE = 8  # on CUDA utterances leave the batch when at least one in so many has ended
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]  # (n, V) of the model, the LM, what is subtracted, the phrases
@@ -290,7 +291,8 @@ class AttentionSearch:
         is_end = labels == self.eos
         among_best = torch.arange(best.shape[1], device=best.device) < K
         ends = is_end & among_best & (best > -torch.inf) & ~over[:, None]
-        ended = self._collect(open_, ended, rows, parents, best, ends, step)
+        if ends.is_cuda or bool(ends.any()):  # on CUDA looking would take longer
+            ended = self._collect(open_, ended, rows, parents, best, ends, step)
 
         order = torch.where(is_end, -torch.inf, best).topk(min(K, best.shape[1]), dim=1)
         alive = order.values > -torch.inf
@@ -425,12 +427,31 @@ def best_pairs(scores: Tensor, count: int, two_stages: bool = False) -> tuple[Te
     """
     B, _, V = scores.shape
     if not two_stages:
-        best, index = scores.view(B, -1).topk(count, dim=1)
+        best, index = _largest(scores.view(B, -1), count)
         return best, index // V, index % V
     each = min(count, V)
     values, labels = scores.topk(each, dim=2)
     best, index = values.flatten(1).topk(count, dim=1)
     return best, index // each, labels.flatten(1).gather(1, index)
+
+
+def _largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest `count` of each row (B, N), and where they stand.
+
+    Of long rows only the `count` blocks with the largest maxima are looked through: what is in no such block is no
+    larger than each of their maxima. Finding maxima takes a tenth of the time that `topk` takes for as many numbers.
+    """
+    B, N = rows.shape
+    blocks = N // BLOCK
+    if blocks < 4 * count:
+        return tuple(rows.topk(count, dim=1))  # type: ignore[return-value]
+    whole = rows[:, : blocks * BLOCK].view(B, blocks, BLOCK)
+    chosen = whole.amax(2).topk(count, dim=1).indices
+    places = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)
+    if N % BLOCK:
+        places = torch.cat([places, torch.arange(blocks * BLOCK, N).expand(B, -1)], 1)
+    best, at = rows.gather(1, places).topk(count, dim=1)
+    return best, places.gather(1, at)
 
 
 def _most(rows: Tensor) -> Tensor:
