@@ -3,7 +3,7 @@
     python -m benchmarks.whisper_peer time --model FOLDER --speech librispeech-dev-clean --split tune \
         --peer-python PATH --lm novels-4gram.safetensors --json docs/results/data/whisper-peer.json
     python -m benchmarks.whisper_peer errors …          # texts of --count utterances by each system
-    python -m benchmarks.whisper_peer padding …         # word errors and time by what is heard after the speech
+    python -m benchmarks.whisper_peer silence …         # word errors and time by how much silence the encoder reads
 
 The model is a folder of CTranslate2, which both read. The systems take turns file by file, so that what else the
 machine does falls on all alike; a file's cost is the least of --repeats. faster-whisper is run without fallbacks to
@@ -46,7 +46,7 @@ Run = Callable[[str, int], dict[str, Any]]  # number of a file and a beam to its
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("time", "errors", "padding"))
+    parser.add_argument("what", choices=("time", "errors", "silence"))
     parser.add_argument("--model", required=True, help="a folder of CTranslate2")
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--split", default="tune")
@@ -59,15 +59,17 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=float, default=[4.0, 10.0, 28.0], help="seconds of the files")
     parser.add_argument("--each", type=int, default=3, help="files of each length")
     parser.add_argument("--long", type=float, default=0.0, help="seconds of one more file, made of many utterances")
-    parser.add_argument("--count", type=int, default=300, help="utterances of `errors` and `padding`")
-    parser.add_argument("--paddings", nargs="+", type=float, default=[float("inf"), 4.0, 2.0, 1.0])
+    parser.add_argument("--count", type=int, default=300, help="utterances of `errors` and `silence`")
+    parser.add_argument(
+        "--strides", nargs="+", type=int, default=[1, 8, 4], help="the first is what others differ from"
+    )
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     utterances = read_utterances(args.speech, split=args.split)
-    work = {"time": time_files, "errors": errors, "padding": paddings}[args.what]
+    work = {"time": time_files, "errors": errors, "silence": silences}[args.what]
     publish(work(args, utterances), args.json, seed=args.seed)
 
 
@@ -128,8 +130,8 @@ def errors(args: argparse.Namespace, utterances: Sequence[Utterance]) -> dict[st
     return {"utterances": len(drawn), "rows": rows}
 
 
-def paddings(args: argparse.Namespace, utterances: Sequence[Utterance]) -> dict[str, Any]:
-    """Word errors and time by how much silence the encoder hears after the speech."""
+def silences(args: argparse.Namespace, utterances: Sequence[Utterance]) -> dict[str, Any]:
+    """Word errors and time by how many positions of silence are read."""
     drawn = sample(args, utterances)
     audio = [u.samples(RATE) for u in drawn]
     rows: list[dict[str, Any]] = []
@@ -137,12 +139,12 @@ def paddings(args: argparse.Namespace, utterances: Sequence[Utterance]) -> dict[
         model = ilme.load_model(args.model)
         recogniser = Recogniser(model, options=default_options(model, beam)).pack(format)
         whole: list[str] = []
-        for seconds in args.paddings:
-            model.options = replace(model.options, padding=seconds)
+        for stride in args.strides:
+            model.options = replace(model.options, silence=stride)
             began, texts = own_cpu_seconds(), []
             for k in range(0, len(audio), 8):
                 texts += [nbest[0].text if nbest else "" for nbest in recogniser.nbest(audio[k : k + 8])]
-            row = {"padding": "window" if seconds == float("inf") else seconds, "format": format, "beam": beam}
+            row = {"one position of silence in": stride, "format": format, "beam": beam}
             row |= rate(drawn, texts)
             whole = whole or texts
             row["texts that differ"] = sum(a != b for a, b in zip(texts, whole, strict=True))

@@ -200,16 +200,8 @@ def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def calibration_of(decoder: SearchDecoder, lists: Mapping[str, NBest], count: int) -> Calibration:
-    """Encoder outputs of `count` utterances, evenly over all lengths, with the model's own transcripts of them."""
+    """`count` utterances, evenly over all lengths, with the model's own transcripts of them."""
     every = max(1, len(decoder.ids) // count)
-    hidden: list[Tensor] = []
-    labels: list[tuple[int, ...]] = []
-    seen = 0
-    for batch, encoded in decoder.encoded():
-        for row, u in enumerate(batch):
-            seen += 1
-            if seen % every == 0 and len(hidden) < count:
-                states, mask = encoded.memory["hidden"][row], encoded.memory["mask"]
-                hidden.append(states if mask is None else states[mask[row]])
-                labels.append(lists[u.id][0].tokens)
-    return Calibration(hidden, labels)
+    chosen = [u for batch in decoder.batches for u in batch][every - 1 :: every][:count]
+    labels = [lists[u.id][0].tokens for u in chosen]
+    return decoder.recogniser.calibrate((u.samples(RATE) for u in chosen), labels)

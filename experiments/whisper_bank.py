@@ -109,7 +109,7 @@ def main() -> None:
     if args.merge:
         report = merged(args)
     else:
-        model = load_model(args.model, args.device)
+        model = load_model(args.model, args.device, silence=1)
         if model.device.type == "cpu":
             model.pack()
         report = Comparison(args, model).run()

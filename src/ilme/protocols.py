@@ -201,7 +201,10 @@ class CompactMemory(Protocol):
     """An attention decoder whose memory is made of something smaller, which is what is kept between two searches."""
 
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Encoder states (B, T, D), and a mask (B, T), True where a frame counts; None if all do."""
+        """Encoder states (B, T, D), and a mask (B, T): True where a frame counts, or the logarithm of how much it does.
+
+        None if all count alike.
+        """
         ...
 
     def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:

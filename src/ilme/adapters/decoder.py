@@ -36,6 +36,7 @@ __all__ = [
     "Stream",
     "Vectors",
     "WatchedAttention",
+    "log_counts",
     "position",
 ]
 
@@ -152,7 +153,7 @@ class CrossAttention:
 
     Attributes:
         keys, values: Per layer (B, H, T, D/H).
-        mask: True where a frame may be attended to (B, T); None if all may.
+        mask: True where a frame may be attended to (B, T), or the logarithm of how much it counts; None if all do.
     """
 
     keys: Sequence[Tensor]
@@ -186,7 +187,7 @@ class WatchedAttention:
         query = layer.split(layer.cross_q(layer.cross_norm(x)))[0]
         scores = query @ self.attention.keys[index][0].transpose(1, 2) * layer.scale
         if self.attention.mask is not None:
-            scores = scores.masked_fill(~self.attention.mask[0], -torch.inf)
+            scores = scores + log_counts(self.attention.mask[0])
         self.seen.append(scores.softmax(-1))
         return self.attention(index, layer, x)
 
@@ -293,6 +294,11 @@ class Decoder:
             mask = torch.ones(q, length, dtype=torch.bool, device=qkv.device).tril(length - q)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=layer.scale)
         return mixed.transpose(1, 2).reshape(n, q, -1), (key, value)
+
+
+def log_counts(mask: Tensor) -> Tensor:
+    """The logarithms of how much frames count; a mask says of each whether it counts at all."""
+    return mask.float().log() if mask.dtype == torch.bool else mask
 
 
 def position(cache: Cache | None) -> int:

@@ -3,6 +3,11 @@
     x = GELU(conv₂(GELU(conv₁(features)))) + positions
     x ← x + SelfAttention(norm₁ x),   x ← x + FeedForward(norm₂ x)     in each layer
 
+Most of a window of 30 seconds is, as a rule, silence after the speech. Its positions differ in nothing but their
+number, so the encoder may read one in `stride` of them, and each counts for so many: log stride is added to what is
+attended to with, here and in the decoder. Simply to leave them out is no way: the decoder then hears no end, and goes
+on.
+
 On a CPU `pack` arranges its weights; its attention is then made of oneDNN's products too, head by head.
 
 Shapes: B utterances, N feature frames, T = N / 2 positions, H heads, D width.
@@ -10,6 +15,7 @@ Shapes: B utterances, N feature frames, T = N / 2 positions, H heads, D width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +28,9 @@ from ilme.adapters.decoder import FeedForward, Linear
 from ilme.models.packed import attend
 from ilme.runtime.formats import Format
 
-__all__ = ["Encoder", "EncoderLayer", "read_encoder"]
+GROUP = 64  # rows are filled up to a multiple: oneDNN keeps a program for each number of rows that it meets
+
+__all__ = ["Encoder", "EncoderLayer", "read_encoder", "thinned"]
 
 
 @dataclass(frozen=True)
@@ -44,19 +52,22 @@ class EncoderLayer:
     heads: int
     scale: float
 
-    def __call__(self, x: Tensor, packed: bool) -> Tensor:
-        """(B, T, D) to the same."""
-        x = x + self.out(self._attention(self.qkv(self.norm(x)), packed))
+    def __call__(self, x: Tensor, counts: Tensor | None, packed: bool) -> Tensor:
+        """(B, T, D) to the same; counts (B, T) are the logarithms of how much each position counts."""
+        x = x + self.out(self._attention(self.qkv(self.norm(x)), counts, packed))
         return x + self.forward(self.forward_norm(x))
 
-    def _attention(self, qkv: Tensor, packed: bool) -> Tensor:
+    def _attention(self, qkv: Tensor, counts: Tensor | None, packed: bool) -> Tensor:
         B, T, width = qkv.shape
         parts = qkv.view(B, T, 3, self.heads, width // 3 // self.heads).permute(2, 0, 3, 1, 4)
-        if packed:
-            return torch.stack([attend(*parts[:, b], self.scale) for b in range(B)])
         query, key, value = parts
-        mixed = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
-        return mixed.transpose(1, 2).reshape(B, T, -1)
+        if packed:
+            added = [None] * B if counts is None else list(counts)
+            mixed = [attend(query[b], key[b], value[b], self.scale, added[b]) for b in range(B)]
+            return torch.stack(mixed)
+        mask = None if counts is None else counts[:, None, None, :]
+        whole = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=self.scale)
+        return whole.transpose(1, 2).reshape(B, T, -1)
 
 
 class Encoder:
@@ -85,14 +96,46 @@ class Encoder:
                 linear.pack(format)
         self.packed = True
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """Features (B, mels, N) to states (B, T, D)."""
+    def __call__(self, features: Tensor, speech: Tensor | None = None, stride: int = 1) -> tuple[Tensor, Tensor | None]:
+        """Features (B, mels, N) to states (B, T, D), and the logarithms of how much they count (B, T); None if alike.
+
+        Args:
+            features: Of the whole window; silence after the speech.
+            speech: Positions of each utterance (B,) that are read one by one; all if not given.
+            stride: Of those that follow, one in so many is read.
+        """
         first, second = self.convolutions
-        x = F.gelu(second(F.gelu(first(features)))).transpose(1, 2) + self.positions
+        positions = len(self.positions)
+        if speech is None or stride == 1 or bool((speech >= positions).all()):
+            x = F.gelu(second(F.gelu(first(features)))).transpose(1, 2) + self.positions
+            return self._layers(x, None), None
+        # One more than the longest speech has: that is silence, and so is all that follows.
+        made = min(positions, int(speech.max()) + 1)
+        x = F.gelu(second(F.gelu(first(features[:, :, : 2 * made + 1]))))[:, :, :made].transpose(1, 2)
+        places, counts = thinned(speech, positions, stride)
+        read = places.clamp(max=made - 1)[:, :, None].expand(-1, -1, x.shape[2])
+        counts = counts.to(x.dtype)
+        return self._layers(x.gather(1, read) + self.positions[places], counts), counts
+
+    def _layers(self, x: Tensor, counts: Tensor | None) -> Tensor:
         for layer in self.layers:
-            x = layer(x, self.packed)
+            x = layer(x, counts, self.packed)
         normed: Tensor = self.norm(x)
         return normed
+
+
+def thinned(speech: Tensor, positions: int, stride: int) -> tuple[Tensor, Tensor]:
+    """Which positions are read (B, T), each utterance's speech (B,) first, and the logarithms of how much each counts.
+
+    A row with fewer than T is filled up with positions that count for nothing.
+    """
+    most = int((speech + (positions - speech + stride - 1) // stride).max())
+    most = min(positions, -(-most // GROUP) * GROUP)
+    slots = torch.arange(most, device=speech.device)
+    beyond = slots - speech[:, None]
+    places = torch.where(beyond < 0, slots, speech[:, None] + beyond * stride)
+    counts = torch.where(beyond < 0, 0.0, math.log(stride)).masked_fill(places >= positions, -torch.inf)
+    return places.clamp(max=positions - 1), counts
 
 
 def read_encoder(encoder: Any) -> Encoder:

@@ -21,7 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Cache, Context, CrossAttention, Decoder, FeedForward, Layer, Linear, WatchedAttention
+from ilme.adapters.decoder import (
+    Cache,
+    Context,
+    CrossAttention,
+    Decoder,
+    FeedForward,
+    Layer,
+    Linear,
+    WatchedAttention,
+    log_counts,
+)
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.models.packed import worth_packing
 from ilme.runtime.formats import Format
@@ -253,7 +263,7 @@ class TransformerAED(OwnOptions, ABC):
 
     @abstractmethod
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Encoder states (B, T, D), and a mask (B, T), True where a frame counts; None if all do."""
+        """Encoder states (B, T, D), and a mask (B, T) as `CompactMemory` has it; None if all frames count alike."""
 
     # What follows.
 
@@ -372,7 +382,7 @@ class TransformerAED(OwnOptions, ABC):
         self.decoder.run(self.decoder.stream(whole, None, WatchedAttention(attention(memory), seen)))
         heads = torch.cat(seen)[:, len(self.prefix) - 1 :]  # (layers · H, U + 1, all frames)
         mask, every = memory["mask"], heads.shape[2]
-        heard = every if mask is None else int(mask[0].sum())
+        heard = every if mask is None else int((log_counts(mask[0]) > -torch.inf).sum())
         frame = self.frame or seconds / heard
         frames = min(heard, max(1, math.ceil(seconds / frame)))
         return followed(heads[:, :, :frames].float()), frame

@@ -42,6 +42,8 @@ ENGLISH_ONLY = 51864  # output units of every English-only model
 AUTO = "auto"
 HOP, SIZE = 160, 400  # samples between two feature frames, and in one
 POSITIONS = 50  # of the encoder, in a second
+STRIDE = 8  # of the silence after the speech one position in so many is read
+MARGIN = 100  # positions of silence that are read one by one after it
 MUSIC = frozenset("♩♪♫♬♭♮♯")
 
 
@@ -56,6 +58,8 @@ class WhisperOptions:
         prompt: Text that is taken to have come before, in the style wanted.
         timestamps: Put out time stamps between the segments of speech.
         suppress_non_speech: Never put out brackets, music signs and other marks that are not spoken.
+        silence: Of the positions of silence after the speech the encoder reads one in so many, which then counts for
+            them all; 1 reads every one, as Whisper was trained, and takes longer.
     """
 
     language: str = "en"
@@ -63,6 +67,7 @@ class WhisperOptions:
     prompt: str = ""
     timestamps: bool = False
     suppress_non_speech: bool = True
+    silence: int = STRIDE
 
     def __post_init__(self) -> None:
         if self.task not in ("transcribe", "translate"):
@@ -71,6 +76,8 @@ class WhisperOptions:
             if not isinstance(getattr(self, name), kind):
                 what = "a text" if kind is str else "true or false"
                 raise BadInputError(f"{name} must be {what}, got {str(getattr(self, name))[:40]!r}")
+        if isinstance(self.silence, bool) or not isinstance(self.silence, int) or not 1 <= self.silence <= POSITIONS:
+            raise BadInputError(f"silence must be a whole number from 1 to {POSITIONS}, got {str(self.silence)[:40]!r}")
 
 
 class WhisperTokenizer(Tokenizer, Protocol):
@@ -220,7 +227,9 @@ class Whisper(TransformerAED):
 
     @torch.inference_mode()
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self._encoder(features.to(self.device, self.dtype)), None
+        """Encoder states, and the logarithms of how much each counts: see `ilme.adapters.encoder`."""
+        speech = (lengths.to(self.device) + 1) // 2 + MARGIN
+        return self._encoder(features.to(self.device, self.dtype), speech, self.options.silence)
 
     def pack(self, format: Format = "float32") -> None:
         super().pack(format)

@@ -38,11 +38,11 @@ class WhisperNetwork(nn.Module):
         )
         width = dims["n_audio_state"]
         with torch.device("meta"):
-            encoder = _Part(width, dims["n_audio_layer"], crossed=False)
+            encoder: Any = _Part(width, dims["n_audio_layer"], crossed=False)
             encoder.conv1 = nn.Conv1d(dims["n_mels"], width, 3, padding=1)
             encoder.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
             encoder.embed_positions = _table(dims["n_audio_ctx"], width)
-            decoder = _Part(dims["n_text_state"], dims["n_text_layer"], crossed=True)
+            decoder: Any = _Part(dims["n_text_state"], dims["n_text_layer"], crossed=True)
             decoder.embed_tokens = _table(dims["n_vocab"], dims["n_text_state"])
             decoder.embed_positions = _table(dims["n_text_ctx"], dims["n_text_state"])
             self.model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
@@ -52,7 +52,8 @@ class WhisperNetwork(nn.Module):
     def fill(self, state: Mapping[str, Tensor]) -> WhisperNetwork:
         """Takes the tensors as its parameters; the output layer is the embedding."""
         self.load_state_dict(dict(state), assign=True)
-        self.proj_out.weight = self.model["decoder"].embed_tokens.weight
+        decoder: Any = self.model["decoder"]
+        self.proj_out.weight = decoder.embed_tokens.weight
         return self
 
     def get_encoder(self) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ilme.errors import BadInputError
-from ilme.ilm.calibration import Calibration, Estimator, Needs
+from ilme.ilm.calibration import Calibration, Estimator, Needs, whole_window
 from ilme.protocols import InternalLM, Samples
 
 __all__ = ["Calibration", "InternalLMs", "calibrate", "internal_lm"]
@@ -108,7 +108,8 @@ def calibrate(
     labels = [model.tokenizer.encode(t) if isinstance(t, str) else list(t) for t in transcripts]
     encoded = []
     for samples in speech:
-        features, lengths = (x.to(model.device) for x in model.features([samples]))
+        heard = whole_window(model, samples, getattr(model, "rate", 16_000))
+        features, lengths = (x.to(model.device) for x in model.features([heard]))
         if hasattr(model, "hidden"):
             encoded.append(model.hidden(features, lengths)[0][0])
         elif hasattr(model, "join") or hasattr(model, "emit"):

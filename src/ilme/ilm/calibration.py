@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from ilme.errors import BadInputError
-from ilme.protocols import InternalLM
+from ilme.protocols import InternalLM, Samples
 from ilme.runtime.state import State
 
-__all__ = ["Calibration", "Estimator", "Needs"]
+__all__ = ["Calibration", "Estimator", "Needs", "whole_window"]
 
 Needs = Literal["nothing", "speech", "transcripts"]
 
@@ -47,3 +49,14 @@ class Estimator:
 
     make: Callable[[Any, Calibration], InternalLM]
     needs: Needs = "nothing"
+
+
+def whole_window(model: Any, samples: Samples, rate: int) -> Samples:
+    """The samples with the silence that fills the window of a model with one of a fixed length.
+
+    What is averaged frame by frame must have every frame; for the model the silence is nothing new.
+    """
+    if not getattr(model, "fixed_length", False):
+        return samples
+    missing = int(model.window * rate) - len(samples)
+    return np.pad(samples, (0, max(0, missing)))

@@ -142,11 +142,8 @@ def mean_encoder(model: TransformerAED, calibration: Calibration) -> Transformer
     memory is one frame, and its attention a constant.
     """
     hidden = calibration.encoded
-    if model.fixed_length:  # each frame over the utterances whose encoder came as far
-        padded = torch.nn.utils.rnn.pad_sequence([h.to(model.device, torch.float32) for h in hidden])
-        lengths = torch.tensor([len(h) for h in hidden], device=model.device)
-        inside = torch.arange(len(padded), device=model.device)[:, None] < lengths
-        mean = padded.sum(1) / inside.sum(1, keepdim=True)
+    if model.fixed_length:
+        mean = torch.stack([h.to(model.device, torch.float32) for h in hidden]).mean(0)
     else:
         frames = torch.cat([h.to(model.device, torch.float32) for h in hidden])
         mean = frames.mean(0, keepdim=True)

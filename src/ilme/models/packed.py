@@ -290,8 +290,8 @@ def _float_product(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: product(x.bfloat16()).float()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """softmax(Q Kᵀ · scale) V of each head, (H, q, D/H) and (H, T, D/H) to (q, D), by oneDNN's float32 products.
+def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, added: Tensor | None = None) -> Tensor:
+    """softmax(Q Kᵀ · scale + added) V, heads (H, q, D/H) and (H, T, D/H) to (q, D), by oneDNN's float32 products.
 
     They are twice as fast as torch's attention on processors for which MKL, which that one calls, was not made.
     """
@@ -303,7 +303,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     rows = -(-q // max(1, -(-q * key.shape[1] // SCORES)))
     for h in range(heads):
         for low in range(0, q, rows):
-            scores = linear(query[h, low : low + rows], key[h], None, "none", [], "").softmax(-1)
+            scores = linear(query[h, low : low + rows], key[h], added, "none", [], "").softmax(-1)
             mixed[low : low + rows, h] = linear(scores, value[h], None, "none", [], "")
     return mixed.view(q, heads * width)
 

@@ -22,7 +22,7 @@ from ilme.data.audio import AudioSource, load_audio
 from ilme.data.audio_stream import AudioStream
 from ilme.errors import BadInputError
 from ilme.fusion import SCORERS, Fusion, FusionWeights
-from ilme.ilm.calibration import Calibration
+from ilme.ilm.calibration import Calibration, whole_window
 from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, compile_phrases
 from ilme.protocols import AttentionDecoder, CompactMemory, CTCModel, Samples, TokenScorer, Transducer
 from ilme.recogniser.encoder_cache import EncoderCache
@@ -337,7 +337,8 @@ class Recogniser:
 
     def calibrate(self, audio: Iterable[Samples], transcripts: Sequence[Sequence[int]]) -> Calibration:
         """A little speech, encoded, and what is said in it: what internal LMs are averaged over or learned from."""
-        return Calibration([self._unpadded(self.encode([samples])) for samples in audio], transcripts)
+        heard = (whole_window(self.model, samples, self.rate) for samples in audio)
+        return Calibration([self._unpadded(self.encode([samples])) for samples in heard], transcripts)
 
     def _unpadded(self, encoded: Encoded) -> State:
         if self.frame_synchronous:
