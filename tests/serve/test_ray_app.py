@@ -120,7 +120,7 @@ def test_a_replica_killed_under_load_costs_no_request(models: Path, wave: Path) 
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(600):
+        for _ in range(1500):
             try:
                 if httpx.get(f"{url}/ready", timeout=60).status_code == 200:
                     break
