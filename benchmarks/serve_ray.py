@@ -23,6 +23,11 @@ import numpy as np
 from benchmarks.serve import _family, _ready, _send, chosen
 from benchmarks.timing import publish
 
+BUSY = {  # Ray gives a proxy 5 s to answer, and starts it anew if it does not, which never ends on a machine that is busy
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -41,7 +46,7 @@ def main() -> None:
     files = list(chosen(args))
     command = [sys.executable, "-m", "ilme.cli", "serve", args.model, "--ray", "local"]
     command += ["--workers", str(args.replicas), "--port", str(args.port)]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", **BUSY}
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=one_thread)
     try:
         found = asyncio.run(killed(server.pid, args, [files[k % len(files)] for k in range(args.requests)]))

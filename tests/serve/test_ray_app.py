@@ -117,7 +117,9 @@ def test_a_replica_killed_under_load_costs_no_request(models: Path, wave: Path) 
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "ilme.cli", "serve", str(models / "sea"), "--ray", "local", "--workers", "2"]
     command += ["--port", str(port), "--options.voice_activity", "false"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    patient = {f"RAY_SERVE_PROXY_{what}_CHECK_TIMEOUT_S": "120" for what in ("READY", "HEALTH")}
+    environment = {**os.environ, **patient}  # Ray starts a proxy anew that does not answer within 5 s
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(1500):
