@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.serve import _family, _ready, _send, chosen
 from benchmarks.timing import publish
 
-BUSY = {  # Ray gives a proxy 5 s to answer, and starts it anew if it does not, which never ends on a machine that is busy
+BUSY = {  # Ray gives a proxy 5 s to answer before it starts it anew: too few on a machine that is busy
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",
 }
