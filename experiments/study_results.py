@@ -54,6 +54,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
                 "λ_T": round(system.weights.lm, 3),
                 "μ": round(system.weights.subtracted, 3),
                 "β": round(system.weights.length, 3),
+                "ε": system.weights.background,
                 "parameters (M)": round(system.parameters / 1e6, 2),
                 "dev WER": _rounded(system.dev_wer, 2),
                 "test WER": round(measured.rate, 2),
@@ -84,6 +85,14 @@ def pairs(results: Results, models: list[str]) -> list[dict[str, Any]]:
             p = {"p": round(found.p_bootstrap, 4), "p MAPSSWE": _rounded(found.p_mapsswe, 4)}
             table.append({"pair": f"{model} {a} against {b}", "relative, %": relative, **p})
     return table
+
+
+def by_speaker(results: Results) -> dict[str, dict[str, float]]:
+    """Test WER of each system by who speaks."""
+    return {
+        name: {speaker: round(counts.rate, 1) for speaker, counts in measured.by_speaker().items()}
+        for name, measured in results.measurements.items()
+    }
 
 
 def tuned(
@@ -134,6 +143,7 @@ def gathered(config: StudyConfig, folder: Path, models: list[str], kept: dict[st
         words = next(iter(found.measurements.values())).total.words
         for name, table in ((setting, rows(found)), (f"{setting} pairs", pairs(found, models))):
             out[name] = [*(row for row in kept.get(name, []) if _model(next(iter(row.values()))) not in models), *table]
+        out[f"{setting} by speaker"] = kept.get(f"{setting} by speaker", {}) | by_speaker(found)
         out[f"{setting} test"] = {"utterances": len(found.references), "words": words}
     for name, judged in (("health", check_health(results)), ("claims", check_claims(results, curves))):
         now = [asdict(claim) for claim in judged]

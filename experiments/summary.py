@@ -93,7 +93,7 @@ STUDIES = (
     Row("RNN-T, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="rnnt"),
     Row("AED, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="aed"),
     Row("RNN-T, 76 M", "novels", "synthetic", "study-paper-more.json", ("cross",), model="rnnt"),
-    Row("AED, 97 M", "novels", "synthetic", "study-paper-more.json", ("cross",), model="aed"),
+    Row("AED, 97 M", "novels, new voices", "synthetic", "study-paper-right.json", ("cross",), model="aed"),
 )
 
 
