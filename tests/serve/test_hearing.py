@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ilme.serve.hearing import Agreement
 
 
@@ -22,6 +24,14 @@ def test_letters_are_sent_as_they_come() -> None:
     agreement = Agreement(letters=True)
     heard = ["the wh", "the whale", "the whale s", "the sail swam", "the whale swam", "the whale swam"]
     assert [agreement.add(text) for text in heard] == ["", "the wh", "ale", "", "", " swam"]
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_what_turned_out_otherwise_does_not_stop_the_words(letters: bool) -> None:
+    agreement = Agreement(letters)
+    heard = ["a sail", "a sail", "the whale swam", "the whale swam off", "the whale swam off"]
+    assert [agreement.add(text) for text in heard] == ["", "a sail", "", " swam", " off"]
+    assert agreement.rest("the whale swam off at last") == ""
 
 
 def test_the_rest_is_what_was_not_sent() -> None:

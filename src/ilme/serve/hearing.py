@@ -45,9 +45,11 @@ class Agreement:
         text = " ".join(text.split())
         before, self._before = self._before, text
         agreed = "" if before is None else self._common(before, text)
-        if len(agreed) <= len(self.sent) or not agreed.startswith(self.sent):
-            return ""
-        delta, self.sent = agreed[len(self.sent) :], agreed
+        if agreed.startswith(self.sent):
+            delta = agreed[len(self.sent) :]
+        else:  # what was sent turned out otherwise: go on with the word after it
+            delta = "".join(f" {word}" for word in agreed.split()[len(self.sent.split()) :])
+        self.sent += delta
         return delta
 
     def rest(self, text: str) -> str:
