@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ilme.recogniser.loading import load_model
 from ilme.recogniser.recogniser import Recogniser
 
 VOICES = (Voice("en-us"), Voice("en", "f3"), Voice("en-gb-x-rp", "m3"))
+OTHERS = (Voice("en-gb-scotland", "f2", 160, 60), Voice("en-us-nyc", "m5", 190, 40), Voice("en-029", "f4", 150, 55))
 LEAD = 0.4  # seconds of silence before each sentence
 MARKS = ".,?!;:\"'"
 
@@ -33,20 +35,23 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--manifest", type=Path, required=True, help="JSON lines with a text each")
     parser.add_argument("--sentences", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="sentences that are passed over before")
+    parser.add_argument("--other-voices", action="store_true", help="speak with other voices, at other rates")
     args = parser.parse_args()
     texts = [json.loads(line)["text"].lower() for line in args.manifest.read_text(encoding="utf-8").splitlines()]
-    texts = [t for t in texts if 8 <= len(t.split()) <= 18][: args.sentences]
-    rows = {Path(name).name: measured(name, texts) for name in args.models}
+    texts = [t for t in texts if 8 <= len(t.split()) <= 18][args.first :][: args.sentences]
+    voices = OTHERS if args.other_voices else VOICES
+    rows = {Path(name).name: measured(name, texts, voices) for name in args.models}
     publish({"sentences": len(texts), "models": rows}, args.out)
 
 
-def measured(name: str, texts: list[str]) -> dict[str, Any]:
+def measured(name: str, texts: list[str], voices: Sequence[Voice]) -> dict[str, Any]:
     """Errors of one model, in milliseconds."""
     recogniser = Recogniser(load_model(name))
     errors: list[float] = []
     spoken, began = 0, time.perf_counter()
     for k, text in enumerate(texts):
-        samples, known = speak_timed(text, VOICES[k % len(VOICES)])
+        samples, known = speak_timed(text, voices[k % len(voices)])
         audio = resample((samples / 32768).astype(np.float32), RATE_HZ, recogniser.rate)
         audio = np.concatenate([np.zeros(int(LEAD * recogniser.rate), np.float32), audio])
         starts = [LEAD + start for _, start in known]
