@@ -12,7 +12,7 @@ from ilme.recogniser.shared_models import SharedModels
 from ilme.recogniser.streaming import SpeechStream, can_stream
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
-from ilme.runtime.memory import give_back_memory
+from ilme.runtime.memory import bound_kernels, give_back_memory
 from ilme.serve.voice import VoiceActivity
 from ilme.workflows.transcribe import Job, recognise_windows
 
@@ -80,6 +80,7 @@ class Shelf:
     """
 
     def __init__(self, voice_activity: bool = True) -> None:
+        bound_kernels()
         self._loaded: dict[str, tuple[Job, Recogniser]] = {}
         self.models = SharedModels()
         self.voice = VoiceActivity() if voice_activity else None
