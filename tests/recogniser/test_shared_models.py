@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from ilme.errors import BadInputError
 from ilme.recogniser.domain import load_domain
@@ -49,3 +50,15 @@ def test_another_model_other_options_and_a_changed_file_are_loaded(folder: Path)
     for file in (folder / "rnnt").iterdir():
         os.utime(file, ns=(1, file.stat().st_mtime_ns + 10**9))
     assert models(str(folder / "rnnt")) is not first
+
+
+def test_a_shared_model_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packing again makes a second copy of the weights, which may stay for a while."""
+    from ilme.adapters import decoder
+
+    linear = decoder.Linear(torch.randn(4, 3), None)
+    made: list[str] = []
+    monkeypatch.setattr(decoder, "packed_product", lambda weight, bias, format: made.append(format))
+    for format in ("float32", "float32", "int8", "int8"):
+        linear.pack(format)
+    assert made == ["float32", "int8"]

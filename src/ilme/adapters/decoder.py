@@ -54,6 +54,7 @@ class Linear:
         self.weight = weight
         self.bias = bias
         self._product: Callable[[Tensor], Tensor] | None = None
+        self._format: Format | None = None
 
     @classmethod
     def of(cls, *modules: nn.Linear) -> Linear:
@@ -66,7 +67,8 @@ class Linear:
         return cls(weight, torch.cat(biases) if len(biases) > 1 else biases[0])
 
     def pack(self, format: Format) -> None:
-        self._product = packed_product(self.weight, self.bias, format)
+        if format != self._format:  # recognisers that share a model each ask for it
+            self._product, self._format = packed_product(self.weight, self.bias, format), format
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._product is None or x.requires_grad:
