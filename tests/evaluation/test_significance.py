@@ -15,6 +15,7 @@ from ilme.evaluation.significance import (
     _errors_by_slot,
     bootstrap_interval,
     compare,
+    compare_gains,
     mapsswe,
     paired_bootstrap,
     segment_errors,
@@ -240,3 +241,32 @@ def test_errors_stand_at_words_and_in_the_gaps_between_them() -> None:
     assert _errors_by_slot("a b", "a") == [0, 0, 0, 1, 0]
     assert _errors_by_slot("a b", "- b") == [0, 1, 0, 0, 0]
     assert _errors_by_slot("", "x y") == [2]
+
+
+def wrong_words(counts: dict[str, int]) -> Measurement:
+    """One utterance of ten words for each speaker, so many of them wrong."""
+    words = [f"w{k}" for k in range(10)]
+    texts = {speaker: " ".join(["x"] * wrong + words[wrong:]) for speaker, wrong in counts.items()}
+    return measure(dict.fromkeys(counts, " ".join(words)), texts, speakers={s: s for s in counts})
+
+
+def test_gains_of_two_pairs_are_compared_in_points_and_by_draws_of_speakers() -> None:
+    """Every draw of speakers gives the first pair a gain of 50 %, the second one of 25 %."""
+    many, half, most = ({f"s{k}": errors for k in range(6)} for errors in (8, 4, 6))
+    first, second = (wrong_words(half), wrong_words(many)), (wrong_words(most), wrong_words(many))
+    points, p = compare_gains(first, second, replicates=199)
+    assert (points, p) == (pytest.approx(25.0), 2 * 1 / 200)
+    assert compare_gains(second, first, replicates=199) == (pytest.approx(-25.0), 2 * 1 / 200)
+    assert compare_gains(first, first, replicates=199) == (0.0, 1.0), "no draw tells them apart"
+
+
+def test_gains_on_two_sets_see_draws_of_their_own() -> None:
+    """Half of one set's speakers gain, and a quarter of the other's: how often they do is drawn with two seeds."""
+    before = wrong_words(dict.fromkeys("abcdefgh", 8))
+    after = wrong_words({s: 4 if s < "e" else 8 for s in "abcdefgh"})
+    there = wrong_words(dict.fromkeys("ijklmnop", 8)), wrong_words({s: 4 if s < "k" else 8 for s in "ijklmnop"})
+    points, p = compare_gains((after, before), (there[1], there[0]), replicates=99, seed=3)
+    here, elsewhere = (np.random.default_rng(seed).integers(8, size=(99, 8)) for seed in (3, 4))
+    delta = (here < 4).sum(1) - (elsewhere < 2).sum(1)
+    tail = min(int((delta <= 0).sum()), int((delta >= 0).sum()))
+    assert points == pytest.approx(12.5) and p == 2 * (tail + 1) / 100 < 1

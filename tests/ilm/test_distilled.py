@@ -45,6 +45,13 @@ def test_it_learns_from_ratios_of_prefix_probabilities():
     assert before.tolist() == [1, 0]
 
 
+def test_labels_start_as_vectors_of_length_one():
+    host = model(1)
+    start = distil(host, *spoken(host, count=4), DistilledOptions(steps=0, width=64))
+    assert start.embedding.norm(dim=1).tolist() == pytest.approx([1.0] * len(host.tokens), abs=0.35)
+    assert not start.output.any(), "what follows is not known yet"
+
+
 def test_it_knows_which_label_follows_and_is_no_worse_than_a_unigram():
     host = model(1)
     outputs, transcripts = spoken(host)

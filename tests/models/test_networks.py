@@ -260,3 +260,20 @@ def test_an_utterance_without_frames_harms_no_other():
     assert torch.isfinite(rows).all() and torch.allclose(rows[0], alone[0], atol=1e-12)
     f, frames = network("rnnt").encode(x, lengths)
     assert torch.isfinite(f).all() and frames.tolist() == [9, 0]
+
+
+def test_an_encoder_reads_few_lengths_on_a_cpu():
+    """oneDNN compiles and keeps a pass for each: of any length a long run would keep one for every batch."""
+    torch.manual_seed(0)
+    encoder = LSTMEncoder(EncoderConfig(features=8, hidden=6, layers=3, time_reduction=2, reduce_after=1)).eval()
+    asked = set()
+    for block in encoder.blocks:
+        block.lstm.register_forward_pre_hook(lambda lstm, given: asked.add(given[0].shape[1]))
+    for frames in (1, 31, 32, 33, 70, 95):
+        x, lengths = torch.randn(2, frames, 8), torch.tensor([frames, max(1, frames - 9)])
+        with torch.no_grad():
+            found = encoder(x, lengths)
+        expected = encoder(x, lengths)  # as it is where gradients are asked for
+        torch.testing.assert_close(found[0], expected[0].detach(), atol=1e-5, rtol=1e-5)
+        assert found[1].tolist() == expected[1].tolist()
+    assert {n for n in asked if n % 32 == 0} == {32, 64, 96}

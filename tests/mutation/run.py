@@ -48,7 +48,7 @@ LIMIT = 600.0  # seconds that pass, for tests that wait
 MEMORY = 6 << 30  # bytes for them: a loop without end must not take the machine's
 
 # The tests that stand nearest to a module, where its own file (tests/<package>/test_<module>.py) is not all.
-ADAPT = ["workflows/test_adapt_choices.py", "workflows/test_adapt.py"]
+ADAPT = ["workflows/test_adapt_choices.py", "workflows/test_adapt.py", "workflows/test_phrases.py"]
 SEARCHES = ["search/test_beam_oracle.py", "search/test_transducer.py", "search/test_attention.py"]
 NEAREST: dict[str, list[str]] = {
     "fusion.py": ["test_fusion.py", "search/test_beam_oracle.py"],
@@ -90,7 +90,12 @@ NEAREST: dict[str, list[str]] = {
     "tuning/proposals.py": ["tuning/test_proposals.py", "tuning/test_tuner.py"],
     "tuning/error_surface.py": ["tuning/test_error_surface.py", "tuning/test_proposals.py", "tuning/test_tuner.py"],
     "tuning/option_search.py": ["tuning/test_tuner_steps.py", "tuning/test_option_search.py"],
-    "tuning/tuner.py": ["tuning/test_tuner_steps.py", "tuning/test_tuner.py", "tuning/test_option_search.py"],
+    "tuning/tuner.py": [
+        "tuning/test_tuner_steps.py",
+        "tuning/test_tuner.py",
+        "tuning/test_option_search.py",
+        "tuning/test_shares.py",
+    ],
     "evaluation/tables.py": ["evaluation/test_tables.py", "evaluation/test_results.py", "commands/test_compare.py"],
     "evaluation/results.py": ["evaluation/test_results.py", "commands/test_evaluate.py"],
     "evaluation/ledger.py": ["evaluation/test_ledger.py", "commands/test_evaluate.py"],

@@ -6,12 +6,15 @@ import pytest
 
 from ilme.cli import main
 from ilme.errors import BadInputError, CheckpointError
+from ilme.evaluation.metrics import ErrorCounts, measure
 from ilme.evaluation.results import Results
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.recogniser.domain import PHRASES, Domain, load_domain
 from ilme.recogniser.loading import Parts, describe, load_model
 from ilme.recogniser.options import safe_boost
+from ilme.tuning.boost import BoostStep
 from ilme.workflows.adapt import AdaptOptions, adapt
+from ilme.workflows.decoding import read_set
 from ilme.workflows.transcribe import Job
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
 
@@ -57,6 +60,19 @@ def test_with_dev_the_boost_is_tuned(folder, tmp_path):
     assert any("phrases: 2 listed" in line for line in said)
     assert Domain.read(tmp_path / "out").weights == found.domain.weights
     assert load_domain(tmp_path / "out").weights == found.domain.weights
+
+
+def test_the_card_says_how_dev_is_heard_with_the_list(folder, tmp_path, monkeypatch):
+    """Not without it, as dev was heard when the other weights were found."""
+    texts = {u.id: u.text for u in read_set(folder / "dev.jsonl")}
+    speakers = dict(zip(texts, texts, strict=True))
+    heard = measure(texts, dict.fromkeys(texts, "whale"), normaliser_name="spoken", speakers=speakers)
+    step = BoostStep(0.7, ErrorCounts(), heard.total, heard)
+    told = {"listed": 1, "boost": 0.7, "why": "so it is", "dev": {}}
+    monkeypatch.setattr("ilme.workflows.adapt.boost_on_dev", lambda *given: (step, told))
+    found = adapted(folder, tmp_path / "out", phrases=["whale"], dev=folder / "dev.jsonl")
+    assert found.domain.weights.phrases == 0.7
+    assert found.domain.report["after"]["WER"] == round(heard.rate, 2) != found.domain.report["before"]["WER"]
 
 
 def test_a_card_with_a_boost_and_no_list_is_damaged(folder, tmp_path):

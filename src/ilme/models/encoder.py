@@ -22,7 +22,7 @@ __all__ = ["EncoderConfig", "LSTMEncoder", "ctc_blank", "ctc_layer"]
 
 # cuDNN copies weights that are padded for each call anyway; users need not be told.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
-
+FRAMES = 32  # the lengths that LSTM layers read on a CPU are multiples of it
 SHALLOW = 2  # layers that start with random weights; those above them pass on what they read, until they learn better
 
 
@@ -215,7 +215,7 @@ class _Block(nn.Module):
             packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
             x, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
         else:
-            x, _ = self.lstm(x)
+            x = in_few_lengths(self.lstm, x)
         return self.project(x)  # type: ignore[no-any-return]
 
     def read_on(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
@@ -224,6 +224,18 @@ class _Block(nn.Module):
             return x.new_zeros(len(x), 0, self.outputs), state
         y, after = self.lstm(x, state)
         return self.project(y), after
+
+
+def in_few_lengths(lstm: nn.LSTM, x: Tensor) -> Tensor:
+    """What an LSTM makes of x (B, T, D): (B, T, hidden); on a CPU without gradients T is rounded up for it.
+
+    oneDNN compiles a pass for every batch and number of frames that it meets, and keeps it: a long run would keep one
+    for each of its batches.
+    """
+    if x.is_cuda or torch.is_grad_enabled():
+        return lstm(x)[0]  # type: ignore[no-any-return]
+    y: Tensor = lstm(nn.functional.pad(x, (0, 0, 0, -x.shape[1] % FRAMES)))[0]
+    return y[:, : x.shape[1]]
 
 
 def both_ways(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
