@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ilme.runtime.console import tell
+from ilme.runtime.console import rich_console, tell
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -37,7 +37,6 @@ def named_progress() -> Iterator[Callable[[str], Update]]:
         began = time.monotonic()
         yield lambda name: _lines(name, began)
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -51,7 +50,7 @@ def named_progress() -> Iterator[Callable[[str], Update]]:
         TextColumn("decode {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=rich_console(stderr=True)) as bar:
         yield lambda name: _bars(bar, name)
 
 
@@ -61,13 +60,12 @@ def seconds_progress(visible: bool = True) -> Iterator[Callable[[float, float], 
     if not visible or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.fields[audio]}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=rich_console(stderr=True)) as bar:
         task = bar.add_task("", total=None, audio="")
 
         def update(done: float, total: float) -> None:
@@ -109,9 +107,8 @@ def _lines(name: str, began: float, every: float = 30.0) -> Update:
 
 def say(thing: Any) -> None:
     """Prints a table or the like as wide as the terminal."""
-    from rich.console import Console
 
-    Console().print(thing, highlight=False)
+    rich_console().print(thing, highlight=False)
 
 
 def steps_table(result: TuningResult) -> Any:

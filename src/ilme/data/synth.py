@@ -26,6 +26,7 @@ from ilme.data.neural_voice import NaturalVoice, draw_natural_voice, speak_natur
 from ilme.data.normalise import Profile, normalise, spoken
 from ilme.data.tokenize import text_lines
 from ilme.errors import BadInputError
+from ilme.runtime.console import rich_console
 from ilme.runtime.files import atomic_text, write_json, write_json_lines
 from ilme.runtime.processes import cores, ordered_map
 
@@ -275,10 +276,9 @@ class _Bar:
     """A progress bar over parts, or nothing."""
 
     def __init__(self, shown: bool, total: int, done: int) -> None:
-        from rich.console import Console
         from rich.progress import Progress
 
-        self._progress = Progress(console=Console(stderr=True), disable=not shown)
+        self._progress = Progress(console=rich_console(stderr=True), disable=not shown)
         self._task = self._progress.add_task("speaking", total=total, completed=done)
 
     def __enter__(self) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-__all__ = ["tell"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["rich_console", "tell"]
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
@@ -16,3 +19,19 @@ def tell(text: str, stream: TextIO | None = None) -> None:
     """
     with suppress(OSError):
         print(text, file=stream or sys.stderr, flush=True)
+
+
+def rich_console(stderr: bool = False) -> Console:
+    """A console of rich that leaves it to the command what happens where nobody reads: rich would end the process.
+
+    What goes to stderr is about the work: it is dropped from then on, and the work goes on.
+    """
+    from rich.console import Console
+
+    class Lasting(Console):
+        def on_broken_pipe(self) -> None:
+            if not stderr:
+                raise  # the BrokenPipeError at which rich calls this
+            self.quiet = True
+
+    return Lasting(stderr=stderr)

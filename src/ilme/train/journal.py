@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ilme.runtime.console import tell
+from ilme.runtime.console import rich_console, tell
 from ilme.runtime.files import append, atomic_path, open_journal, write_json_lines
 
 __all__ = ["Journal", "draw_curves", "read_metrics"]
@@ -129,7 +129,6 @@ class Journal:
 
 
 def _progress_bar() -> Any:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
@@ -138,7 +137,7 @@ def _progress_bar() -> Any:
         MofNCompleteColumn(),
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=rich_console(stderr=True),
     )
 
 
