@@ -18,6 +18,7 @@ from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.lm.phrase_list import read_phrases
+from ilme.recogniser.contents import contents
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings, changed
@@ -115,7 +116,8 @@ def evaluate(
         search: Search options that differ from the model's own.
         decoding: Batches and cache.
         model_options: What the model's own kind takes, such as a language.
-        about: What says which recogniser this is, so that a decode of another in `out` is not continued.
+        about: What says which recogniser this is, so that a decode of another in `out` is not continued; hashes of a
+            recogniser's weights if not given.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
         ledger: The file in which looks at test sets with tuned weights are counted (`ilme.evaluation.ledger`).
         processes: Which of several processes this is.
@@ -134,8 +136,9 @@ def evaluate(
         if hypotheses is not None:
             system = measured_system(plan, hypotheses)
         elif isinstance(model, Recogniser):
+            told = contents(model) if about is None and folder is not None else about
             decoder = SearchDecoder(
-                model, utterances, folder=folder, about=about, options=decoding, processes=processes, progress=progress
+                model, utterances, folder=folder, about=told, options=decoding, processes=processes, progress=progress
             )
             system = evaluate_decoder(plan, model, decoder, utterances, first=first)
         else:

@@ -11,6 +11,7 @@ from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import TuningResult, TuningStep
 from ilme.lm.phrase_list import read_phrases
+from ilme.recogniser.contents import contents
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
 from ilme.recogniser.options import SearchSettings
@@ -65,7 +66,8 @@ def tune(
         search: Search options that differ from the model's own.
         decoding: Batches and cache.
         model_options: What the model's own kind takes, such as a language.
-        about: What says which recogniser this is, so that decodes of another in `out` are not continued.
+        about: What says which recogniser this is, so that decodes of another in `out` are not continued; hashes of a
+            recogniser's weights if not given.
         processes: Which of several processes this is.
         ray: A Ray cluster that shares the work.
         progress: Called with (utterances done, of how many) of each decode.
@@ -78,8 +80,9 @@ def tune(
     with held(out, processes, "tuning.json"):
         if isinstance(model, Recogniser):
             model = model.with_phrases(read_phrases(phrases)) if phrases else model
+            told = contents(model) if about is None and folder is not None else about
             decoder = SearchDecoder(
-                model, utterances, folder=folder, about=about, options=decoding, processes=processes, progress=progress
+                model, utterances, folder=folder, about=told, options=decoding, processes=processes, progress=progress
             )
             result = tune_decoder(decoder, model, utterances, options)
         else:
