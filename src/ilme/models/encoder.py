@@ -22,6 +22,7 @@ __all__ = ["EncoderConfig", "LSTMEncoder", "ctc_blank", "ctc_layer"]
 
 # cuDNN copies weights that are padded for each call anyway; users need not be told.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
+
 FRAMES = 32  # the lengths that LSTM layers read on a CPU are multiples of it
 SHALLOW = 2  # layers that start with random weights; those above them pass on what they read, until they learn better
 
