@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 
 import pytest
@@ -73,9 +72,7 @@ def test_products_are_made_of_few_numbers_of_rows():
     for rows in range(700):
         x = torch.randn(rows, 3)
         assert torch.equal(product(x), 2 * x)
-    sizes = sorted(set(asked) - {0})
-    assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12] and sizes[-2:] == [240, 256] and len(sizes) == 40
-    assert all(more <= fewer * 1.25 for fewer, more in itertools.pairwise(sizes[7:]))
+    assert set(asked) == {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
 
 
 @pytest.mark.parametrize("format", TOLERANCE)

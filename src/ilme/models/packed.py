@@ -46,8 +46,7 @@ Product = Callable[[Tensor], Tensor]  # (n, inputs) to (n, outputs), both float3
 Network = TypeVar("Network", bound=nn.Module)
 
 ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
-SIZES = ((8, 1), (16, 2), (64, 4), (128, 8), (256, 16))  # numbers of rows up to the first are multiples of the second
-LARGEST_PIECE = SIZES[-1][0]
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of rows that products are compiled for
 SCORES = 1 << 19  # attention scores made at once: what of them stays in a processor's cache
 SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
 
@@ -255,30 +254,23 @@ def packed_product(weight: Tensor, bias: Tensor | None, format: Format) -> Produ
 
 
 def in_few_sizes(product: Product) -> Product:
-    """The same product, which is only ever asked for 40 numbers of rows: those up to 8, then even ones up to 16, every
-    fourth up to 64, every eighth up to 128 and every sixteenth up to 256.
+    """The same product, which is only ever asked for the numbers of rows in `SIZES`.
 
-    Rows are added up to the next of them; more than 256 are multiplied piece by piece.
+    Rows are added up to the next of them; more than the largest are multiplied piece by piece.
     """
 
     def product_of_any(x: Tensor) -> Tensor:
         n = len(x)
-        if n > LARGEST_PIECE:
-            return torch.cat([product_of_any(piece) for piece in torch.split(x, LARGEST_PIECE)])
-        size = _next_size(n)
-        if size == n:
+        if n > SIZES[-1]:
+            return torch.cat([product_of_any(piece) for piece in torch.split(x, SIZES[-1])])
+        size = next((size for size in SIZES if n <= size), 0)
+        if n in (0, size):
             return product(x)
         filled = x.new_zeros(size, x.shape[1])
         filled[:n] = x
         return product(filled)[:n]
 
     return product_of_any
-
-
-def _next_size(rows: int) -> int:
-    """The least size that holds so many rows, up to 256."""
-    step = next(step for most, step in SIZES if rows <= most)
-    return -(-rows // step) * step
 
 
 def _float_product(weight: Tensor, bias: Tensor | None) -> Product:
