@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ilme.data.tokenizer import SentencePieceTokenizer
@@ -96,6 +98,19 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInputError, match="is not UTF-8"):
         read_phrases(tmp_path / "binary")
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a device"])
+def test_what_may_never_end_is_not_read(kind, tmp_path):
+    path = tmp_path / "names.txt"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(BadInputError, match=r"names.txt is no regular file; name a file of phrases"):
+        read_phrases(path)
 
 
 def test_lists_in_python():

@@ -80,6 +80,8 @@ def as_phrases(items: Iterable[PhraseLike]) -> tuple[Phrase, ...]:
 def read_phrases(path: str | Path) -> tuple[Phrase, ...]:
     """The phrases of a file."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a folder, a device that never ends
+        raise BadInputError(f"{path} is no regular file; name a file of phrases, one a line")
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
