@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -11,10 +10,9 @@ import torch
 
 import ilme
 from ilme.data.audio import resample
-from ilme.fusion import FusionWeights
 from ilme.models.aed import AED
 from ilme.recogniser.recogniser import Recogniser
-from ilme.recogniser.word_times import confidences, label_times, timed_words, warp, words_of_labels
+from ilme.recogniser.word_times import label_times, timed_words, warp, words_of_labels
 from ilme.search.hypothesis import Hypothesis, Scores
 from ilme.testing import tiny
 from ilme.tokens import Tokens
@@ -57,31 +55,18 @@ def test_labels_belong_to_words() -> None:
     assert words_of_labels([], tokenizer) == ([], [])
 
 
-def hypothesis(text: str, asr: float, lm: float = 0.0) -> Hypothesis:
-    return Hypothesis((), asr, Scores(asr, lm), text=text)
-
-
-def test_confidence_is_the_share_of_the_list() -> None:
-    nbest = [hypothesis("the whale swam", -1.0), hypothesis("a whale swam", -2.0), hypothesis("the whale", -3.0)]
-    p = np.exp([-1.0, -2.0, -3.0]) / np.exp([-1.0, -2.0, -3.0]).sum()
-    assert confidences(nbest, FusionWeights()) == pytest.approx([p[0] + p[2], 1.0, p[0] + p[1]])
-    weighed = [hypothesis("sea", -1.0, -2.0), hypothesis("see", -1.0, -4.0)]
-    assert confidences(weighed, FusionWeights(lm=0.5)) == pytest.approx([1 / (1 + math.exp(-1.0))])
-    assert confidences([hypothesis("one", -9.0)], FusionWeights()) == [1.0]
-
-
 def test_a_transducers_words_begin_with_their_first_label() -> None:
     tokenizer = Pieces("▁the", "▁wh", "ale")
     found = Hypothesis((1, 2, 3), 0.0, Scores(0.0), times=(2, 5, 6), text="the whale")
     memory = torch.zeros(1, 40, 4), torch.tensor([40])
-    words = timed_words(object(), memory, 4.0, [found], FusionWeights(), tokenizer)
+    words = timed_words(object(), memory, 4.0, [found], [1.0, 1.0], tokenizer)
     assert [(w.text, w.start, w.end, w.confidence) for w in words] == [("the", 0.2, 0.5, 1), ("whale", 0.5, 1.5, 1)]
 
 
 def test_a_model_that_cannot_tell_gives_no_words() -> None:
     found = Hypothesis((1,), 0.0, Scores(0.0), text="the")
     assert label_times(object(), None, 1.0, found) is None
-    assert timed_words(object(), None, 1.0, [found], FusionWeights(), Pieces("▁the")) == []
+    assert timed_words(object(), None, 1.0, [found], [1.0], Pieces("▁the")) == []
 
 
 def test_the_aeds_attention_is_that_of_its_steps() -> None:

@@ -17,7 +17,7 @@ from ilme.tuning.error_surface import CandidateLists
 from ilme.tuning.option_search import OptionSpace
 from ilme.tuning.proposals import Proposer
 from ilme.tuning.tuner import TuningOptions, stability
-from ilme.tuning.weight_search import Objective, Optimum, WeightSpace
+from ilme.tuning.weight_search import Objective, Optimum, Prior, WeightSpace
 from tests.tuning.test_weight_search import forty_words
 
 
@@ -45,8 +45,11 @@ def test_only_decodes_with_the_beam_that_is_asked_for_are_compared() -> None:
 
 def test_the_lists_promise_no_gain_unless_they_have_fewer_errors_than_a_decode() -> None:
     at = np.array([0.5, 0.0, 0.0])  # the lists have one error there
-    assert tuner._no_gain([step(0.0, 3), step(0.4, 1)], forty_words(), at)
-    assert not tuner._no_gain([step(0.0, 3), step(0.4, 2)], forty_words(), at)
+    plain = TuningOptions(beam=3)
+    assert tuner._no_gain([step(0.0, 3), step(0.4, 1)], forty_words(), at, plain)
+    assert not tuner._no_gain([step(0.0, 3), step(0.4, 2)], forty_words(), at, plain)
+    expected = TuningOptions(beam=3, prior=Prior(lm=0.4, errors=100.0))
+    assert tuner._no_gain([step(0.0, 3), step(0.4, 2)], forty_words(), at, expected), "0.1 away costs 16 errors"
 
 
 def test_stability_of_two_speakers_drawn_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ilme.errors import BadInputError
 from ilme.search.hypothesis import Hypothesis, Scores
 from ilme.tuning.error_surface import CandidateLists, build_lists
-from ilme.tuning.weight_search import Objective, Optimum, WeightSpace, search_weights
+from ilme.tuning.weight_search import SPREAD, Objective, Optimum, Prior, WeightSpace, search_weights
 
 FREE = WeightSpace(lm=(0.0, 1.0), subtracted=(0.1, 0.9), length=(-0.5, 1.5))
 
@@ -109,3 +109,30 @@ def test_equal_errors_are_decided_by_smaller_weights() -> None:
     small, large = Optimum(np.array([0.1, 0.0, -0.1]), 2.0), Optimum(np.array([0.0, 0.3, 0.0]), 2.0000001)
     assert small.key == (2.0, pytest.approx(0.2)) and small.key < large.key
     assert Optimum(np.array([1.0, 1.0, 1.0]), 1.9).key < small.key
+
+
+def test_what_is_expected_decides_where_dev_says_nothing() -> None:
+    """Beyond λ_T = 0.3 all weights make one error: the nearest to what is expected wins, at its exact place."""
+    expected = Prior(lm=0.45, subtracted=0.2, errors=2.0)
+    found = search_weights(forty_words(), WeightSpace(), objective=Objective(prior=expected))
+    assert found.vector.tolist() == pytest.approx([0.45, 0.2, 0.0]) and found.objective == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("errors", "lm"), [(0.5, 0.305), (10.0, 0.2), (1e-6, 0.305)])
+def test_dev_leads_away_from_what_is_expected_as_far_as_its_errors_are_worth(errors: float, lm: float) -> None:
+    """Two errors are mended 0.1 away from what is expected, which costs 0.16 times the prior's errors."""
+    expected = Prior(lm=0.2, errors=errors * 2 / 0.16 / 1.2)
+    found = search_weights(forty_words(), WeightSpace(), objective=Objective(prior=expected))
+    assert found.vector[0] == pytest.approx(lm if errors < 1.2 else 0.2, abs=0.01)
+
+
+def test_the_prior_is_a_number_of_errors_at_a_usual_step() -> None:
+    expected = Prior(lm=0.25, subtracted=0.125, length=0.3, errors=2.0)
+    for k in range(3):
+        away = expected.centre + SPREAD * np.eye(3)[k]
+        assert expected.cost(away[None]).tolist() == pytest.approx([2.0])
+    assert Objective(2.0, prior=expected).beside(np.zeros((1, 3)), 50).tolist() == pytest.approx([2 * 1.41])
+    assert Objective(2.0, prior=expected).beside(expected.centre[None], 50).tolist() == pytest.approx([0.675])
+    assert Prior().cost(np.ones((2, 3))).tolist() == [0, 0]
+    with pytest.raises(BadInputError, match="prior"):
+        Prior(errors=-1.0)

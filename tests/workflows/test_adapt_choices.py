@@ -19,9 +19,9 @@ from ilme.recogniser.domain import INTERNAL, LM, load_domain
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.testing import tiny as tiny_network
-from ilme.tuning.weight_search import Optimum, WeightSpace
+from ilme.tuning.weight_search import Optimum, Prior, WeightSpace
 from ilme.workflows import adapt as module
-from ilme.workflows import tune
+from ilme.workflows import tune, with_dev
 from ilme.workflows.adapt import AdaptOptions, adapt, safe_choice, style_for
 from tests.adapters.tiny import tiny_whisper, waves
 
@@ -96,8 +96,8 @@ def test_no_sentence_of_dev_goes_into_the_lm(run):
 def test_the_internal_lm_with_the_fewest_errors_is_chosen_and_tuned(run, monkeypatch):
     errors = dict(zip(NAMES, (9.0, 8.0, 2.126, 5.0, 3.0, 4.0), strict=True))
     left = iter(errors.values())
-    monkeypatch.setattr(module, "search_weights", lambda *a, **k: Optimum(np.zeros(3), next(left)))
-    tuned = seen(monkeypatch, module, "tune_decoder")
+    monkeypatch.setattr(with_dev, "search_weights", lambda *a, **k: Optimum(np.zeros(3), next(left)))
+    tuned = seen(monkeypatch, with_dev, "tune_decoder")
     said = []
     adapted, _ = run(options=replace(OPTIONS, internal="auto"), say=said.append)
     assert list(adapted.ranking.items()) == sorted(
@@ -110,15 +110,15 @@ def test_the_internal_lm_with_the_fewest_errors_is_chosen_and_tuned(run, monkeyp
 
 
 def test_a_named_internal_lm_is_the_only_one_that_is_made(run, monkeypatch):
-    ranked = seen(monkeypatch, module, "search_weights")
+    ranked = seen(monkeypatch, with_dev, "search_weights")
     adapted, _ = run()
     assert list(adapted.ranking) == ["zeroed"] and len(ranked) == 1
 
 
 def test_internal_lms_are_ranked_as_the_search_ranks(run, tiny, monkeypatch):
     """The same α and the same end of sentence, the safe weights among the starts, the same smoothing and space."""
-    built = seen(monkeypatch, module, "build_lists")
-    searched = seen(monkeypatch, module, "search_weights")
+    built = seen(monkeypatch, with_dev, "build_lists")
+    searched = seen(monkeypatch, with_dev, "search_weights")
     tuned = seen(monkeypatch, tune, "find_weights")
     exponent = default_options(tiny, 3).length_normalisation
     assert exponent > 0, "else this test would see nothing"
@@ -137,7 +137,7 @@ def test_internal_lms_are_ranked_as_the_search_ranks(run, tiny, monkeypatch):
 def test_internal_lms_score_the_end_as_the_search_does(run, monkeypatch, end):
     real = module.default_options
     monkeypatch.setattr(module, "default_options", lambda *a: replace(real(*a), lm_eos=end))
-    scorers = seen(monkeypatch, module, "SequenceScorer")
+    scorers = seen(monkeypatch, with_dev, "SequenceScorer")
     run()
     assert scorers and all(named["finish"] == end for _, named in scorers)
 
@@ -181,22 +181,37 @@ def decided(monkeypatch):
     def weights(lm, subtracted):
         real = tune.tune_decoder
         monkeypatch.setattr(
-            module, "tune_decoder", lambda *a, **k: replace(real(*a, **k), weights=FusionWeights(lm, subtracted))
+            with_dev, "tune_decoder", lambda *a, **k: replace(real(*a, **k), weights=FusionWeights(lm, subtracted))
         )
 
     return weights
 
 
-def test_weights_that_change_nothing_are_not_kept(run, decided):
-    decided(1e-9, 1e-9)
+def test_weights_of_zero_are_said_and_leave_the_model_as_it_is(run, decided):
+    decided(0.0, 0.0)
     adapted, out = run()
-    assert adapted.tuning.weights == FusionWeights(1e-9, 1e-9)
-    assert adapted.after is adapted.before and adapted.before.total.errors > 0
+    assert adapted.tuning.weights == FusionWeights()
+    assert adapted.after == adapted.before and adapted.before.total.errors > 0
     assert adapted.domain.weights == FusionWeights() and adapted.domain.internal == ""
     assert adapted.internal is None and not (out / INTERNAL).exists()
     assert "weights are zero" in adapted.domain.report["note"]
     assert adapted.domain.report["before"] == adapted.domain.report["after"]
     assert adapted.domain.report["relative"] == 0.0
+
+
+def test_the_safe_weights_are_expected_and_decoded_with(run, tiny, monkeypatch):
+    """Two errors for a usual step away from them, and for an internal LM that is not the safe one."""
+    tuned = seen(monkeypatch, tune, "find_weights")
+    adapted, _ = run(options=replace(OPTIONS, max_decodes=2))
+    ((_, named),) = tuned
+    assert named["options"].prior == Prior(0.25, 0.125, 0.0, with_dev.EXPECTED)
+    assert [s.weights for s in adapted.tuning.steps] == [FusionWeights(), safe_choice(tiny)[1]]
+    errors = dict(zip(NAMES, (9.0, 8.0, 7.5, 5.6, 6.0, 6.2), strict=True))
+    for best, chosen in ((5.6, "silence"), (5.4, "mean-encoder")):
+        left = iter((errors | {"mean-encoder": best}).values())
+        monkeypatch.setattr(with_dev, "search_weights", lambda *a, left=left, **k: Optimum(np.zeros(3), next(left)))
+        run(options=replace(OPTIONS, internal="auto"))
+        assert tuned[-1][0][0].decoder.recogniser.subtracted.how == chosen
 
 
 def test_weights_that_help_are_kept(run, decided, tiny, tmp_path):
@@ -259,8 +274,8 @@ def test_the_style_follows_the_case_of_the_models_pieces():
 
 
 def test_what_is_set_aside_is_neither_measured_nor_tuned_on(run, monkeypatch):
-    monkeypatch.setattr(module, "unexplained", lambda *a: [types.SimpleNamespace(id="u1", reason="cut badly")])
-    monkeypatch.setattr(module, "_dev_report", lambda *a, **k: {})
+    monkeypatch.setattr(with_dev, "unexplained", lambda *a: [types.SimpleNamespace(id="u1", reason="cut badly")])
+    monkeypatch.setattr(with_dev, "_dev_report", lambda *a, **k: {})
     tuned = seen(monkeypatch, tune, "find_weights")
     said = []
     adapted, _ = run(texts=["w5 w6 w7", "w5 w6", "w7 w8 w5"], say=said.append)

@@ -246,7 +246,12 @@ class SearchDecoder:
             # older decodes had neither background nor phrases
             "weights": {k: v for k, v in asdict(weights).items() if v or k not in ("background", "phrases")},
             "beam": beam,
-            "search": {k: str(v) for k, v in asdict(self.recogniser.options).items() if k != "beam" and v is not None},
+            # older decodes had no consensus
+            "search": {
+                k: str(v)
+                for k, v in asdict(self.recogniser.options).items()
+                if k != "beam" and v is not None and (v or k != "consensus")
+            },
             "utterances": identity({"ids": self.ids}),
         }
 

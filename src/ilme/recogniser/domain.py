@@ -29,6 +29,7 @@ from ilme.lm.case_folding import FoldedScorer, Folds, fold_internal
 from ilme.lm.mixing import is_mixture, read_mixture
 from ilme.lm.phrase_list import read_phrases
 from ilme.protocols import TokenScorer
+from ilme.recogniser.confidence import WordConfidence
 from ilme.recogniser.loading import LoadModel, load_lm, load_model
 from ilme.recogniser.options import TRANSFORMER, Options, default_options, options_from_json, options_to_json
 from ilme.recogniser.recogniser import Recogniser
@@ -46,6 +47,7 @@ WAYS = (  # to an internal LM
     *("removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned", "vector"),
     *("frame-prior", "distilled"),
 )
+LATER = ("kind", "style", "files", "confidence")
 LONGEST_NAME = 255  # bytes of one part of a path, on any file system
 
 
@@ -63,6 +65,7 @@ class Domain:
         lm: The LM's file in the folder, or its name elsewhere, which whoever loads the folder must give again; empty if
             none is used.
         style: How the LM reads the model's tokens: `fold` passes over case and punctuation, all else as they are.
+        confidence: How sure a word is, where dev has taught it.
         report: Dev results, text statistics, time, versions.
         files: SHA-256 of the folder's other files.
     """
@@ -75,6 +78,7 @@ class Domain:
     search: Options | None = None
     lm: str = LM
     style: str = "restore"
+    confidence: WordConfidence | None = None
     report: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
@@ -116,7 +120,7 @@ class Domain:
             guards = {"labels_per_second": TRANSFORMER.labels_per_second, "plausible_length": True}
             search = {**search, **guards}
         given = {name: data[name] for name in ("model", "model_options", "internal", "lm", "report")}
-        later = {name: data[name] for name in ("kind", "style", "files") if name in data}  # the first folders had none
+        later = {name: data[name] for name in LATER if name in data}  # the first folders had none
         domain = config_from_json(cls, given | later)
         weights = config_from_json(FusionWeights, data["weights"])
         domain = replace(domain, weights=weights, search=None if search is None else options_from_json(search))
@@ -194,6 +198,7 @@ def load_domain(
         phrases=read_phrases(_inside(folder, PHRASES)) if domain.weights.phrases else (),
         weights=domain.weights,
         options=domain.search or default_options(host),
+        confidence=domain.confidence,
     )
     return recogniser.pack(format) if host.device.type == "cpu" else recogniser
 

@@ -59,7 +59,7 @@ CTC = CTCOptions(beam=8, labels_per_second=LABELS_PER_SECOND, plausible_length=T
 MOST = {
     **{"beam": 10_000, "nbest": 10_000, "stop_after": 10_000, "max_length": 100_000, "max_symbols": 1000},
     **{"max_repeats": 100_000, "repeat_span": 1000, "look_back": 1_000_000, "shortlist": 1_000_000},
-    **{"length_normalisation": 10.0, "blank_gate": 1000.0, "repeat_ignores": 100_000},
+    **{"length_normalisation": 10.0, "blank_gate": 1000.0, "consensus": 1000.0, "repeat_ignores": 100_000},
 }
 BOOST = 1.5  # nats for each label of a listed phrase: on dev 1 and 2 left other words as they are, 3 did not
 RENAMED = {"enough": "stop_after"}  # as files of version 0.1 have it
@@ -102,6 +102,8 @@ def with_beam(options: Options, beam: int) -> Options:
 
 def bounded(options: Options) -> Options:
     """The options, if each is one that a machine can search with."""
+    if not options.consensus >= 0:
+        raise BadInputError(f"search.consensus must be a temperature of at least 0, got {options.consensus!r}")
     for name, most in MOST.items():
         value = getattr(options, name, 0)
         if (len(value) if isinstance(value, tuple) else value) > most:
@@ -117,6 +119,7 @@ class SearchSettings:
         nbest: Hypotheses returned for each utterance; 0 means as many as the beam.
         labels_per_second: Most labels for a second of audio; inf does not count.
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best.
+        consensus: Temperature of the consensus of the list that is taken; 0 takes the best hypothesis.
         max_repeats: Most times in a row that a run of labels may stand; 0 does not count.
         repeat_span: Longest run of labels that is watched for repetition.
         lm_eos: Whether the LM that is added scores the end of the sentence too.
@@ -138,6 +141,7 @@ class SearchSettings:
     nbest: int | None = None
     labels_per_second: float | None = None
     plausible_length: bool | None = None
+    consensus: float | None = None
     max_repeats: int | None = None
     repeat_span: int | None = None
     lm_eos: bool | None = None

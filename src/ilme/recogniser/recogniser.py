@@ -25,6 +25,7 @@ from ilme.fusion import SCORERS, Fusion, FusionWeights
 from ilme.ilm.calibration import Calibration, whole_window
 from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, compile_phrases
 from ilme.protocols import AttentionDecoder, CompactMemory, CTCModel, Samples, TokenScorer, Transducer
+from ilme.recogniser.confidence import WordConfidence, confidences
 from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.options import Options, default_options, safe_boost, with_beam
 from ilme.recogniser.packing import pack_networks
@@ -34,6 +35,7 @@ from ilme.recogniser.word_times import timed_words
 from ilme.runtime.formats import Format
 from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.consensus import choose
 from ilme.search.ctc import CTCOptions, CTCSearch
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.length import alike_in_length, label_limits
@@ -80,6 +82,7 @@ class Recogniser:
         rate: Samples a second that `features` wants.
         cache: Where encoder outputs are kept, so that recognisers that differ in their scorers share them.
         background: log q (V,), which smooths what is subtracted where the weights have a `background`; None is uniform.
+        confidence: How sure it is of a word, as dev speech has taught; None takes what the n-best list says.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Recogniser:
         rate: int = 0,
         cache: EncoderCache | None = None,
         background: Tensor | None = None,
+        confidence: WordConfidence | None = None,
     ) -> None:
         self.model: Any = model
         own: Any = model
@@ -105,7 +109,7 @@ class Recogniser:
         self.window: float = getattr(model, "window", WINDOW)
         self.weights = weights or FusionWeights()
         self.cache = cache
-        self.background = background
+        self.background, self.confidence = background, confidence
         self.is_transducer, self.is_ctc = hasattr(model, "join"), hasattr(model, "emit")
         kind = TransducerOptions if self.is_transducer else CTCOptions if self.is_ctc else AttentionOptions
         self.options: Options = options or default_options(model)
@@ -236,13 +240,14 @@ class Recogniser:
         """The n-best list of each waveform, and the words of its first hypothesis, from the waveform's beginning."""
         encoded = self.encode(audio)
         lists = self.search(encoded, self.weights, self.options.beam)
-        timed = [self._words(self.choose(encoded, [row]), nbest) if nbest else [] for row, nbest in enumerate(lists)]
+        timed = [self.words(self.choose(encoded, [row]), nbest) if nbest else [] for row, nbest in enumerate(lists)]
         return lists, timed
 
-    def _words(self, encoded: Encoded, nbest: NBest) -> list[Word]:
+    def words(self, encoded: Encoded, nbest: NBest) -> list[Word]:
         """The words of one utterance, from its beginning."""
         memory, seconds = self.memory(encoded), float(encoded.seconds[0])
-        return timed_words(self.model, memory, seconds, nbest, self.weights, self.tokenizer)
+        sure = confidences(nbest, self.length_exponent, self.confidence)
+        return timed_words(self.model, memory, seconds, nbest, sure, self.tokenizer)
 
     def nbest(self, audio: Sequence[Samples]) -> list[NBest]:
         """The n-best list of each waveform that fits into one window."""
@@ -317,9 +322,14 @@ class Recogniser:
             frames, lengths = memory
             capped = bool((limits < UNLIMITED).any())
             lists = self._frame_search(fusion, options)(frames, lengths, limits if capped else None)
-        if options.plausible_length:
-            lists = [alike_in_length(nbest, self.length_exponent) for nbest in lists]
-        return [[replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest] for nbest in lists]
+        return [self.answer(nbest) for nbest in lists]
+
+    def answer(self, nbest: NBest) -> NBest:
+        """A list as a search gave it, with text, without what cannot be, and what is taken of it first."""
+        if self.options.plausible_length:
+            nbest = alike_in_length(nbest, self.length_exponent)
+        told = [replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest]
+        return choose(told, self.options.consensus, self.length_exponent)
 
     def _frame_search(self, fusion: Fusion, options: TransducerOptions | CTCOptions) -> TransducerSearch | CTCSearch:
         if isinstance(options, CTCOptions):

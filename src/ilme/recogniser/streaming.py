@@ -8,8 +8,6 @@ nbest = stream.finish()
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -20,7 +18,6 @@ from ilme.protocols import StreamingEncoder
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.state import State
 from ilme.search.hypothesis import NBest
-from ilme.search.length import alike_in_length
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 
 __all__ = ["SpeechStream", "can_stream"]
@@ -65,9 +62,7 @@ class SpeechStream:
             self._left = np.pad(self._left, (0, shortest - self.samples))
         self._advance(last=True)
         (nbest,) = self._search.finish()
-        if self.recogniser.options.plausible_length:
-            nbest = alike_in_length(nbest, 0.0)
-        return [replace(h, text=self.recogniser.tokenizer.decode(list(h.tokens))) for h in nbest]
+        return self.recogniser.answer(nbest)
 
     @property
     def text(self) -> str:

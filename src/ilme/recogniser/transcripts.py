@@ -21,7 +21,7 @@ class Word:
     Attributes:
         start, end: In seconds from the beginning of the recording.
         text: The word as it is written, with its punctuation.
-        confidence: The share of the n-best list that has it there, 0 to 1.
+        confidence: How likely it is right, 0 to 1 (see `ilme.recogniser.confidence`).
     """
 
     start: float

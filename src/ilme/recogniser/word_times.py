@@ -8,7 +8,7 @@ that it looked at by dynamic time warping over its attention,
 and a label is said at the frame of its part of the way that it looked at most. A word begins with its first label, and
 ends where the next one begins, or before, where it would last longer than words do.
 
-The confidence of a word is the share of the n-best list, by posterior probability, that has the word at its place.
+How sure the recogniser is of each word is `ilme.recogniser.confidence`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rapidfuzz.distance import Indel
 
-from ilme.fusion import FusionWeights
 from ilme.protocols import AttendsFrames
 from ilme.recogniser.transcripts import Word
 from ilme.runtime.state import State
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.tokens import Tokenizer
 
-__all__ = ["confidences", "label_times", "timed_words", "warp", "words_of_labels"]
+__all__ = ["label_times", "timed_words", "warp", "words_of_labels"]
 
 LONGEST = 1.0  # seconds of a word, and what each letter of it beyond the tenth may add
 PER_LETTER = 0.1
 
 
 def timed_words(
-    model: Any, memory: State, seconds: float, nbest: NBest, weights: FusionWeights, tokenizer: Tokenizer
+    model: Any, memory: State, seconds: float, nbest: NBest, sure: Sequence[float], tokenizer: Tokenizer
 ) -> list[Word]:
     """The words of the best hypothesis, from the beginning of the utterance; none where the model cannot tell.
 
@@ -46,7 +44,7 @@ def timed_words(
         memory: What its search takes, of this one utterance (B = 1).
         seconds: How long it is.
         nbest: The list.
-        weights: By which the list was made.
+        sure: Confidence of each word of its first hypothesis.
         tokenizer: Labels to text.
     """
     best = nbest[0]
@@ -57,7 +55,6 @@ def timed_words(
     starts = [math.inf] * len(words)
     for place, time in zip(places, times, strict=False):
         starts[place] = min(starts[place], time)
-    sure = confidences(nbest, weights)
     found = []
     for k, word in enumerate(words):
         following = starts[k + 1] if k + 1 < len(words) else times[-1]
@@ -114,18 +111,3 @@ def warp(weights: NDArray[np.float64]) -> NDArray[np.int64]:
         first[u - 1] = t - 1
         u, t = min(((u - 1, t - 1), (u, t - 1), (u - 1, t)), key=lambda c: cost[c])
     return first
-
-
-def confidences(nbest: NBest, weights: FusionWeights) -> list[float]:
-    """P(word at its place) of each word of the best hypothesis, over the list: p(y) ∝ exp(score(y))."""
-    scores = np.array([h.scores.fused(weights) for h in nbest])
-    posteriors = np.exp(scores - scores.max())
-    posteriors /= posteriors.sum()
-    best = nbest[0].text.split()
-    sure = np.zeros(len(best))
-    for share, h in zip(posteriors, nbest, strict=True):
-        theirs = h.text.split()
-        for op in Indel.opcodes(best, theirs):
-            if op.tag == "equal":
-                sure[op.src_start : op.src_end] += share
-    return [float(s) for s in sure]

@@ -67,6 +67,8 @@ class AttentionOptions:
             (`ilme.search.joint`); 0 leaves the layer out. For an AED of `ilme train` that kept it.
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best (see
             `ilme.search.length`).
+        consensus: Temperature of the consensus that a recogniser takes of a list (see `ilme.search.consensus`); 0 takes
+            the best hypothesis.
     """
 
     beam: int = 25
@@ -86,6 +88,7 @@ class AttentionOptions:
     labels_per_second: float = math.inf
     ctc_weight: float = 0.0
     plausible_length: bool = False
+    consensus: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "repeat_ignores", tuple(self.repeat_ignores))

@@ -53,6 +53,8 @@ class CTCOptions:
             it into the `limits` of a search.
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best (see
             `ilme.search.length`).
+        consensus: Temperature of the consensus that a recogniser takes of a list (see `ilme.search.consensus`); 0 takes
+            the best hypothesis.
     """
 
     beam: int = 25
@@ -63,6 +65,7 @@ class CTCOptions:
     repeat_span: int = 8
     labels_per_second: float = math.inf
     plausible_length: bool = False
+    consensus: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in {"beam": 1, "nbest": 0, "max_repeats": 0, "repeat_span": 1}.items():

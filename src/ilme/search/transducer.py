@@ -57,6 +57,8 @@ class TransducerOptions:
             it into the `limits` of a search.
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best (see
             `ilme.search.length`).
+        consensus: Temperature of the consensus that a recogniser takes of a list (see `ilme.search.consensus`); 0 takes
+            the best hypothesis.
     """
 
     beam: int = 25
@@ -71,6 +73,7 @@ class TransducerOptions:
     repeat_span: int = 8
     labels_per_second: float = math.inf
     plausible_length: bool = False
+    consensus: float = 0.0
 
     def __post_init__(self) -> None:
         leasts = {"beam": 1, "nbest": 0, "max_symbols": 1, "shortlist": 1, "max_repeats": 0, "repeat_span": 1}

@@ -10,7 +10,7 @@ from ilme.evaluation.contributions import label_shares
 from ilme.fusion import SCORERS
 from ilme.recogniser.recogniser import Encoded, Recogniser
 from ilme.recogniser.windows import Window, is_silent
-from ilme.recogniser.word_times import timed_words, words_of_labels
+from ilme.recogniser.word_times import words_of_labels
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.serve.tasks import NOTHING, Settings, Shelf
@@ -54,8 +54,7 @@ def _compared(recogniser: Recogniser, window: Window) -> dict[str, Any]:
     (fused,), (plain,) = recogniser.search(encoded), recogniser.without_fusion().search(encoded)
     if not fused or not plain:
         return _nothing(window)
-    memory, seconds = recogniser.memory(encoded), float(encoded.seconds[0])
-    words = timed_words(recogniser.model, memory, seconds, fused, recogniser.weights, recogniser.tokenizer)
+    words = recogniser.words(encoded, fused)
     reasons = why(recogniser, encoded, fused[0])
     timed: list[dict[str, Any]] = [
         {"start": window.start + w.start, "end": window.start + w.end, "confidence": w.confidence} for w in words

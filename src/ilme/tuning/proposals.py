@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -99,9 +99,8 @@ class Proposer:
         outcomes = list(zip(tried, overreached(tried), strict=True))
         trusted = [t for t, failed in outcomes if not failed]
         lists, copies = stack_lists([merged, *(t.lists for t in trusted)], [MERGED, *nearness(trusted, centre)])
-        size = self.objective.penalty * merged.total_words / 100
         unforeseen = {
-            tuple(t.vector): t.cost - size * float(np.abs(t.vector).sum()) - lists.error_at(t.vector, copies)
+            tuple(t.vector): t.cost - self._beside(t.vector, merged) - lists.error_at(t.vector, copies)
             for t, failed in outcomes
             if failed
         }
@@ -109,8 +108,8 @@ class Proposer:
         found = search_weights(
             lists,
             near,
-            objective=Objective(self.objective.penalty, self.objective.smoothing * 2 ** min(left, WIDEST)),
-            starts=[t.vector for t in tried],
+            objective=replace(self.objective, smoothing=self.objective.smoothing * 2 ** min(left, WIDEST)),
+            starts=[*(t.vector for t in tried), self.objective.prior.centre],
             restarts=self.restarts,
             seed=self.seed,
             copies=copies,
@@ -121,10 +120,14 @@ class Proposer:
         if not np.isfinite(found.objective):
             return None
         vector = found.vector
-        if len(tried) == 1 and left:
-            vector = beyond(vector, centre, near)
+        if len(tried) == 1 and left:  # what is expected is measured, so that it can be chosen
+            expected = self.objective.prior
+            vector = expected.centre if expected.errors else beyond(vector, centre, near)
         rounded = np.asarray(np.clip(np.round(vector, _DECIMALS), self.space.low, self.space.high))
         return Optimum(rounded, found.objective)
+
+    def _beside(self, vector: Array, lists: CandidateLists) -> float:
+        return float(self.objective.beside(vector[None], lists.total_words)[0])
 
 
 def overreaches(cost: float, best: float) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -30,7 +30,8 @@ from ilme.tuning.maps import balance_along_lm, heat_map
 from ilme.tuning.option_search import EXPONENT, OptionSpace, Proposal, tune_options
 from ilme.tuning.proposals import APART, Proposer, TriedPoint, overreached, overreaches, room, within
 from ilme.tuning.shares import Rescore, SharePoint, Views, next_point
-from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from ilme.tuning.temperature import Decoding
+from ilme.tuning.weight_search import Objective, Prior, WeightSpace, search_weights
 
 __all__ = ["AdjustableDecoder", "Decoder", "TuningOptions", "merge_lists", "stability", "tune"]
 
@@ -75,6 +76,8 @@ class TuningOptions:
         max_decodes: How often dev may be decoded, the confirming decode included.
         normaliser: Applied to references and hypotheses before errors are counted.
         penalty: Points of WER that one unit of weight costs; keeps weights small where dev hardly cares.
+        prior: Weights that are expected before dev is heard, which decide where dev is small; none by default. They are
+            decoded with, second.
         smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen; twice as
             much for each of up to three decodes still to come.
         step: How far from the best weights decoded so far the next may lie, at first: lists know nothing of
@@ -83,6 +86,8 @@ class TuningOptions:
         length_exponent: α if the decoder ranks by fused score / (|y| + 1)^α.
         replicates: Bootstrap replicates of the stability estimate; 0 leaves it out.
         search: Search options to try after the weights, with their own number of decodes; none by default.
+        decoding: What is taken of each n-best list: the best hypothesis, the consensus of the list at the temperature
+            with the fewest errors on dev, or, with auto, what has fewer errors there. It costs no decode.
         grid: Points along each side of the heat map.
         seed: Of every draw.
     """
@@ -95,12 +100,14 @@ class TuningOptions:
     max_decodes: int = 5
     normaliser: NormaliserName = "none"
     penalty: float = 0.0
+    prior: Prior = field(default_factory=Prior)
     smoothing: float = 0.01
     step: float = 0.4
     restarts: int = 4
     length_exponent: float = 0.0
     replicates: int = 50
     search: OptionSpace = field(default_factory=OptionSpace)
+    decoding: Decoding = "best"
     grid: int = 21
     seed: int = 0
 
@@ -114,12 +121,19 @@ class TuningOptions:
         ):
             if getattr(self, name) < least:
                 raise BadInputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.decoding not in get_args(Decoding):
+            raise BadInputError(f"decoding is one of {', '.join(get_args(Decoding))}, not {self.decoding!r}")
         if self.grid < 2:
             raise BadInputError(f"the heat map needs at least 2 points a side, got grid={self.grid}")
         if not self.step > 0:
             raise BadInputError(f"step must be positive, got {self.step}")
         if not self.background or not all(0 <= share < 1 for share in self.background):
             raise BadInputError(f"background lists shares of at least 0 and below 1, got {self.background}")
+
+    @property
+    def objective(self) -> Objective:
+        """What the search on lists minimises."""
+        return Objective(self.penalty, self.smoothing, self.prior)
 
 
 def tune(
@@ -153,7 +167,7 @@ def tune(
     views = _views(options, space, references, rescore)
     proposer = Proposer(
         space,
-        Objective(options.penalty, options.smoothing),
+        options.objective,
         step=options.step,
         decodes=options.max_decodes,
         restarts=options.restarts,
@@ -184,7 +198,7 @@ def tune(
             lists = views(merged) if any(failed) else known
         at = next_point(proposer, lists, tried)
         foreseen = added == 0 and len(steps) > 1 and not any(failed)
-        if at is not None and foreseen and _no_gain(steps, lists[at[1]], at[0]):
+        if at is not None and foreseen and _no_gain(steps, lists[at[1]], at[0], options):
             break
     if not lists:
         raise BadInputError("max_decodes must be at least 1")
@@ -237,7 +251,7 @@ class _OptionRun:
         found = search_weights(
             lists,
             _neighbourhood(self.space, self.steps, self.options),
-            objective=Objective(self.options.penalty, self.options.smoothing),
+            objective=self.options.objective,
             starts=[as_vector(s.weights) for s in self.steps],
             restarts=self.options.restarts,
             seed=self.options.seed,
@@ -357,9 +371,10 @@ def _neighbourhood(space: WeightSpace, steps: list[TuningStep], options: TuningO
     return within(space, trusted, room(as_vector(_best(steps, options).weights), failed, options.step))
 
 
-def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array) -> bool:
-    """Whether the lists promise no fewer errors at `vector` than a decode has already reached."""
-    return lists.counts(vector).errors >= min(s.counts.errors for s in steps)
+def _no_gain(steps: list[TuningStep], lists: CandidateLists, vector: Array, options: TuningOptions) -> bool:
+    """Whether the lists promise nothing better at `vector` than a decode has already reached."""
+    beside = float(options.objective.beside(vector[None], lists.total_words)[0])
+    return lists.counts(vector).errors + beside >= min(_cost(s, options) for s in steps)
 
 
 def _best(steps: list[TuningStep], options: TuningOptions) -> TuningStep:
@@ -369,8 +384,8 @@ def _best(steps: list[TuningStep], options: TuningOptions) -> TuningStep:
 
 
 def _cost(step: TuningStep, options: TuningOptions) -> float:
-    """Measured errors, and the penalty on the size of the weights."""
-    return step.counts.errors + options.penalty * _size(step) * step.counts.words / 100
+    """Measured errors, the penalty on the size of the weights, and the prior."""
+    return step.counts.errors + float(options.objective.beside(as_vector(step.weights)[None], step.counts.words)[0])
 
 
 def _size(step: TuningStep) -> float:
@@ -397,7 +412,7 @@ def _result(
             lists,
             _neighbourhood(space, steps, options) if overreaching else space,
             chosen,
-            objective=Objective(options.penalty, options.smoothing),
+            objective=options.objective,
             speakers=speakers,
             replicates=options.replicates,
             seed=options.seed,

@@ -1,8 +1,11 @@
 """Finds the fusion weights with the fewest errors on fixed n-best lists: exact line searches, with restarts.
 
-    objective(w) = errors(w), averaged over w ± smoothing, + penalty · N / 100 · (λ_T + μ + |β|)
+    objective(w) = errors(w), averaged over w ± smoothing, + penalty · N / 100 · (λ_T + μ + |β|) + prior(w)
+    prior(w)     = E₀ · |(w − w₀) / s|²
 
-N is the number of reference words, so the penalty is in points of WER per unit of weight.
+N is the number of reference words, so the penalty is in points of WER per unit of weight. The prior is what is known of
+the weights before any dev speech was heard, as a number of errors: it decides where dev is small, and is lost in the
+errors where dev is large (the maximum a posteriori, errors taken as a log-likelihood).
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import Method
 from ilme.tuning.error_surface import Array, CandidateLists
 
-__all__ = ["Method", "Objective", "Optimum", "Surcharge", "WeightSpace", "no_surcharge", "search_weights"]
+__all__ = ["Method", "Objective", "Optimum", "Prior", "Surcharge", "WeightSpace", "no_surcharge", "search_weights"]
 
 Surcharge = Callable[[Array], Array]  # points (n, 3) → errors (n,) that the lists do not know of
 
 _MAX_ROUNDS = 30
 _SCREENED = 16  # points drawn for each restart
+SPREAD = np.array([0.25, 0.25, 0.75])  # of the prior, in λ_T, μ and β
 _INSIDE = 0.005  # how far inside an interval of equal error a weight is put, so that rounding cannot leave it
 
 
@@ -75,21 +79,57 @@ class WeightSpace:
 
 
 @dataclass(frozen=True)
+class Prior:
+    """Where weights are expected before dev has spoken.
+
+    Attributes:
+        lm: λ_T of w₀.
+        subtracted: μ of w₀.
+        length: β of w₀.
+        errors: E₀, what weights that are SPREAD away from w₀ cost, in errors; 0 expects nothing.
+    """
+
+    lm: float = 0.0
+    subtracted: float = 0.0
+    length: float = 0.0
+    errors: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not np.isfinite([self.lm, self.subtracted, self.length]).all() or not 0 <= self.errors < np.inf:
+            raise BadInputError(f"a prior has finite weights and errors of at least 0, got {self}")
+
+    @property
+    def centre(self) -> Array:
+        """w₀"""
+        return np.array([self.lm, self.subtracted, self.length], dtype=float)
+
+    def cost(self, points: Array) -> Array:
+        """The prior at points (n, 3), in errors (n,)."""
+        return np.asarray(self.errors * (((points - self.centre) / SPREAD) ** 2).sum(axis=1))
+
+
+@dataclass(frozen=True)
 class Objective:
     """What is minimised.
 
     Attributes:
         penalty: Points of WER that one unit of weight costs.
         smoothing: Half the window over which errors are averaged along each line.
+        prior: What is known before.
     """
 
     penalty: float = 0.0
     smoothing: float = 0.0
+    prior: Prior = Prior()
 
     def __post_init__(self) -> None:
         for name in ("penalty", "smoothing"):
             if not 0 <= getattr(self, name) < np.inf:
                 raise BadInputError(f"{name} must be a number ≥ 0, got {getattr(self, name)}")
+
+    def beside(self, points: Array, words: float) -> Array:
+        """What points (n, 3) cost beside their errors on so many words (n,)."""
+        return np.asarray(self.penalty * words / 100 * np.abs(points).sum(axis=1) + self.prior.cost(points))
 
 
 PLAIN = Objective()
@@ -130,11 +170,11 @@ class _Search:
     avoid: Array = field(default_factory=lambda: np.empty((0, 3)))
     apart: float = 0.0
     surcharge: Surcharge = no_surcharge
-    penalty_per_weight: float = field(init=False)
+    words: float = field(init=False)
 
     def __post_init__(self) -> None:
         words = self.lists.words if self.copies is None else self.lists.words * self.copies
-        self.penalty_per_weight = self.objective.penalty * float(words.sum()) / 100
+        self.words = float(words.sum())
 
     @property
     def axes(self) -> list[Array]:
@@ -162,7 +202,7 @@ class _Search:
         else:
             errors = self.lists.error_at(vector, self.copies)
         errors += float(self.surcharge(vector[None])[0])
-        return Optimum(vector, errors + self.penalty_per_weight * float(np.abs(vector).sum()))
+        return Optimum(vector, errors + float(self.objective.beside(vector[None], self.words)[0]))
 
     def best_on_line(self, origin: Array, direction: Array) -> Array:
         """The point of the line with the smallest objective; of equal ones that with the smallest weights."""
@@ -174,11 +214,14 @@ class _Search:
         inside = np.minimum((ends - starts) / 2, _INSIDE)
         moving = np.abs(direction) > 1e-12
         to_zero = -origin[moving] / direction[moving]
-        t = np.concatenate([starts + inside, ends - inside, [low, high], to_zero, self._edges(origin, direction)])
+        steps = direction / SPREAD
+        expected = [float(((self.objective.prior.centre - origin) / SPREAD) @ steps / (steps @ steps))]
+        edges = self._edges(origin, direction)
+        t = np.concatenate([starts + inside, ends - inside, [low, high], to_zero, expected, edges])
         t = t[(t >= low) & (t <= high)]
         points = np.clip(origin + t[:, None] * direction, self.low, self.high)
         size = np.abs(points).sum(axis=1)
-        errors = profile.at(t, self.objective.smoothing) + self.penalty_per_weight * size
+        errors = profile.at(t, self.objective.smoothing) + self.objective.beside(points, self.words)
         errors = np.where(self.allowed(points), errors + self.surcharge(points), np.inf)
         return np.asarray(points[np.lexsort((size, np.round(errors, 6)))[0]])
 

@@ -18,6 +18,7 @@ from ilme.recogniser.options import SearchSettings
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.formats import Format
 from ilme.search.rescoring import SmoothedLists
+from ilme.tuning.temperature import choose_temperature
 from ilme.tuning.tuner import AdjustableDecoder, Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
 from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
@@ -119,18 +120,25 @@ def tune_decoder(
         rescore=_rescore(recogniser, options.background),
         **({} if on_step is None else {"on_step": on_step}),
     )
-    if not recogniser.listed:
+    if not recogniser.listed and options.decoding == "best":
         return found
     tuned = decoder.adjusted(found.search) if found.search and isinstance(decoder, AdjustableDecoder) else decoder
-    best, _ = boost_on_dev(
-        lambda weights: tuned.decode(weights, found.beam),
-        recogniser,
-        utterances,
-        recogniser.listed,
-        found.weights,
-        found.normaliser,
-    )
-    return replace(found, weights=replace(found.weights, phrases=best.boost), dev=best.listed + best.others)
+    if recogniser.listed:
+        best, _ = boost_on_dev(
+            lambda weights: tuned.decode(weights, found.beam),
+            recogniser,
+            utterances,
+            recogniser.listed,
+            found.weights,
+            found.normaliser,
+        )
+        found = replace(found, weights=replace(found.weights, phrases=best.boost), dev=best.listed + best.others)
+    if options.decoding == "best":
+        return found
+    lists, references = tuned.decode(found.weights, found.beam), {u.id: u.text for u in utterances}
+    taken = choose_temperature(lists, references, found.normaliser, found.length_exponent, options.decoding)
+    search = found.search | ({"consensus": taken.temperature} if taken.temperature else {})
+    return replace(found, search=search, dev=taken.counts)
 
 
 def _rescore(recogniser: Recogniser, shares: tuple[float, ...]) -> SmoothedLists | None:

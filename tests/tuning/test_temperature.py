@@ -1,0 +1,40 @@
+"""The temperature of the consensus is chosen by dev's errors, and by more than luck."""
+
+from __future__ import annotations
+
+import pytest
+
+from ilme.search.hypothesis import Hypothesis, Scores
+from ilme.tuning.temperature import LADDER, choose_temperature
+
+
+def nbest(*texts):
+    return [Hypothesis((n, 1, 1), -n / 2, Scores(-n / 2), text=text) for n, text in enumerate(texts)]
+
+
+AGREEING = nbest("x y z", "a b c", "a b d", "a b e")  # the consensus of a warm posterior is "a b c"
+
+
+def test_dev_says_whether_the_list_is_heard():
+    lists = {str(n): AGREEING for n in range(4)}
+    chosen = choose_temperature(lists, dict.fromkeys(lists, "a b c"), "none")
+    assert chosen.temperature > 0 and chosen.counts.errors == 0 and chosen.errors[0.0] == 12
+    kept = choose_temperature(lists, dict.fromkeys(lists, "x y z"), "none")
+    assert kept.temperature == 0.0 and kept.counts.errors == 0 and set(kept.errors) == {0.0, *LADDER}
+
+
+def test_it_can_be_told():
+    lists, references = {"1": AGREEING}, {"1": "x y z"}
+    assert choose_temperature(lists, references, "none", decoding="consensus").temperature == LADDER[0]
+    assert choose_temperature(lists, {"1": "a b c"}, "none", decoding="best").temperature == 0.0
+
+
+def test_one_lucky_temperature_is_not_enough(monkeypatch):
+    """Errors 10 without; along the ladder 11, 9, 11, 11, 11, 11: no three neighbours have fewer on average."""
+    taken = dict(zip((0.0, *LADDER), (10, 11, 9, 11, 11, 11, 11), strict=True))
+    monkeypatch.setattr(
+        "ilme.tuning.temperature.choose",
+        lambda nbest, t, exponent: [Hypothesis((), 0, Scores(0), text="x " * taken[t])],
+    )
+    chosen = choose_temperature({"1": AGREEING}, {"1": ""}, "none")
+    assert chosen.temperature == 0.0 and chosen.errors == pytest.approx(taken)
