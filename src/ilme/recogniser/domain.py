@@ -168,7 +168,7 @@ def load_domain(
     device: str = "cpu",
     format: Format = "float32",
     timestamps: bool = False,
-    load: LoadModel = load_model,
+    load: LoadModel | None = None,
 ) -> Recogniser:
     """Loads a domain folder, ready to transcribe.
 
@@ -180,14 +180,14 @@ def load_domain(
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
-        load: Loads the model; a `SharedModels` for domains that are to share its weights in memory.
+        load: Loads the model, as `load_model` does; a `SharedModels` for domains that are to share its weights in memory.
     """
     folder = Path(folder)
     domain = Domain.read(folder)
     domain.check_files(folder)
     name, options = model_of(folder, domain, model, ranks)
     lm = lm or (_own_lm(folder, domain.lm) if domain.weights.lm else "")
-    host = load(name, device, **options | ({"timestamps": True} if timestamps else {}))
+    host = (load or load_model)(name, device, **options | ({"timestamps": True} if timestamps else {}))
     if domain.kind and domain.kind != host.kind:
         raise CheckpointError(f"{folder} was made for a model of kind {domain.kind!r}, and this is a {host.kind!r}")
     scorer, internal = _scorers(folder, domain, lm, host)
