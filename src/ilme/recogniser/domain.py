@@ -180,7 +180,7 @@ def load_domain(
         device: Where everything runs.
         format: Of the weights on a CPU: float32, bfloat16 or int8.
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
-        load: Loads the model, as `load_model` does; a `SharedModels` for domains that are to share its weights in memory.
+        load: Loads the model as `load_model` does; a `SharedModels` for domains that are to share weights in memory.
     """
     folder = Path(folder)
     domain = Domain.read(folder)
