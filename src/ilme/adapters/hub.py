@@ -25,7 +25,18 @@ __all__ = [
 ]
 
 CLASSES = {family.kind: family.adapter for family in FAMILIES if family.adapter}
-SIZES = ("layers", "heads", "d_model", "_dim", "_size", "positions", "bins")  # how fields are called that count units
+SIZES = (
+    "layers",
+    "heads",
+    "d_model",
+    "_dim",
+    "_size",
+    "positions",
+    "position_embeddings",
+    "bins",
+)  # how fields are called that count units
+EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
+LONGEST = 300  # letters of another library's message
 SMALL = 100_000  # a number in a config that needs no weights, such as positions that are computed
 
 
@@ -101,7 +112,8 @@ def hub_extractor(name: str) -> Any:
     try:
         return transformers.AutoFeatureExtractor.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
-        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {_reason(error)}") from error
+        reason = _extractor_reason(name, error)
+        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {reason}") from error
 
 
 def extractor_settings(name: str) -> dict[str, Any]:
@@ -110,7 +122,15 @@ def extractor_settings(name: str) -> dict[str, Any]:
     try:
         return dict(transformers.FeatureExtractionMixin.get_feature_extractor_dict(name)[0])
     except Exception as error:
-        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {_reason(error)}") from error
+        reason = _extractor_reason(name, error)
+        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {reason}") from error
+
+
+def _extractor_reason(name: str, error: Exception) -> str:
+    folder = Path(name)
+    if folder.is_dir() and not any((folder / file).is_file() for file in EXTRACTORS):
+        return f"the folder has no {EXTRACTORS[0]}"
+    return _reason(error)
 
 
 def check_id(name: str, config: Any, field: str) -> int:
@@ -140,6 +160,8 @@ def _check_sizes(folder: Path) -> None:
     config = read_json_object(folder / "config.json")
     parts = [config, *(v for v in config.values() if isinstance(v, dict))]  # an encoder may have a config of its own
     for name, value in (item for part in parts for item in part.items()):
+        if "drop" in name and isinstance(value, int | float) and not 0 <= value <= 1:
+            raise CheckpointError(f"{folder / 'config.json'}: {name}={value} must be a share from 0 to 1")
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         most = len(shapes) if name.endswith("layers") else max(numbers, SMALL)
@@ -155,4 +177,4 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text or "weights_only" in text:
         return "it needs code of its own, which is never run"
-    return (text.splitlines() or [type(error).__name__])[0]
+    return (text.splitlines() or [type(error).__name__])[0][:LONGEST]

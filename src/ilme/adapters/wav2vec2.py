@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ilme.adapters.hf import Audio, encode_apart
 from ilme.adapters.hf_frames import CTCLayer, FrameByFrame, NoOptions, unwritten_units
+from ilme.errors import CheckpointError
 from ilme.tokens import Tokenizer
 
 __all__ = ["Hubert", "Wav2Vec2"]
@@ -43,7 +44,12 @@ class Wav2Vec2(FrameByFrame):
     ) -> None:
         super().__init__(model, tokenizer)
         self._normalise = extractor is None or bool(getattr(extractor, "do_normalize", True))
-        self.rate = int(getattr(extractor, "sampling_rate", self.rate))
+        rate = getattr(extractor, "sampling_rate", self.rate)
+        if not isinstance(rate, int) or isinstance(rate, bool) or not 1000 <= rate <= 192_000:
+            raise CheckpointError(
+                f"sampling_rate of preprocessor_config.json is no rate of samples: {str(rate)[:40]!r}"
+            )
+        self.rate = rate
         self.emit = CTCLayer(model.lm_head.weight, model.lm_head.bias, unwritten_units(tokenizer.tokens))
 
     @classmethod
