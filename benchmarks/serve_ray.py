@@ -63,7 +63,8 @@ async def killed(pid: int, args: argparse.Namespace, files: list[Path]) -> dict:
     left, latencies, statuses = list(files), list[float](), dict[str, int]()
     texts: dict[str, set[str]] = {}
     ended = 0
-    async with httpx.AsyncClient(timeout=3600, limits=httpx.Limits(max_connections=args.clients + 4)) as client:
+    limits = httpx.Limits(max_keepalive_connections=0)  # a server may close an idle connection just when it is used
+    async with httpx.AsyncClient(timeout=3600, limits=limits) as client:
         await _ready(client, url)
 
         async def one() -> None:
@@ -71,10 +72,14 @@ async def killed(pid: int, args: argparse.Namespace, files: list[Path]) -> dict:
             while left:
                 file = left.pop()
                 began = time.perf_counter()
-                answer = await _send(client, url, file)
+                try:
+                    answer = await _send(client, url, file)
+                    status = str(answer.status_code)
+                except httpx.TransportError as error:
+                    status = type(error).__name__
                 latencies.append(time.perf_counter() - began)
-                statuses[str(answer.status_code)] = statuses.get(str(answer.status_code), 0) + 1
-                if answer.status_code == 200:
+                statuses[status] = statuses.get(status, 0) + 1
+                if status == "200":
                     texts.setdefault(file.name, set()).add(answer.json()["text"])
                 if len(latencies) >= len(files) // 3 and not ended:
                     ended = decoders(pid)[0]

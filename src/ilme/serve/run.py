@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -103,6 +104,7 @@ def serve(
         limit_concurrency=options.connections,
         h11_max_incomplete_event_size=LARGEST_HEAD,
         **REALTIME,
+        timeout_keep_alive=math.ceil(options.head_timeout),
         http=partial(PatientProtocol, patience=options.head_timeout),  # type: ignore[arg-type]  # makes a protocol
     )
     allow_files(options.connections + 2 * options.queue + SPARE_FILES)
