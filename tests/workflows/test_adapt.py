@@ -14,10 +14,12 @@ from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.lm.case_folding import FoldedInternal, FoldedScorer
+from ilme.recogniser.confidence import WordConfidence
 from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
+from ilme.search.consensus import choose
 from ilme.workflows.adapt import AdaptOptions, _lasting, adapt, safe_choice, style_for
 from ilme.workflows.card import card_text
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
@@ -75,6 +77,29 @@ def test_with_dev_the_folder_is_no_worse_than_no_fusion(tiny, text, tmp_path):
     assert again.weights == adapted.domain.weights
     texts = {u.id: again.transcribe(u.audio).text for u in dev}
     assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
+
+
+def test_the_folder_keeps_what_is_taken_of_a_list_and_how_sure_a_word_is(tiny, text, tmp_path, monkeypatch):
+    monkeypatch.setattr("ilme.tuning.confidence.FEWEST", 0)
+    monkeypatch.setattr(
+        "ilme.tuning.confidence.nce", lambda p, right: float(p.mean())
+    )  # whatever the fit does, it is kept
+    monkeypatch.setattr("ilme.tuning.confidence.fit", lambda known, right: WordConfidence(30.0, 0.0, 0.0))
+    dev = speech(["w5 w6 w7", "w5 w6"])
+    options = replace(AS_IT_IS, decoding="consensus")
+    adapted = adapt("tiny", text, tmp_path / "out", dev=dev, options=options, host=tiny)
+    again = load_domain(tmp_path / "out")
+    assert again.options.consensus == adapted.domain.report["decoding"]["temperature"] > 0
+    assert again.confidence == WordConfidence(30.0, 0.0, 0.0)
+    texts = {u.id: again.transcribe(u.audio).text for u in dev}
+    assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
+    told = adapted.domain.report["confidence"]
+    assert told["used"] == "fitted to dev" and told["after"]["NCE"] == 1.0
+    again.options = replace(again.options, consensus=0.0)
+    nbest = again.nbest([dev[0].audio])[0]
+    temperature = adapted.domain.search.consensus
+    again.options = replace(again.options, consensus=temperature)
+    assert again.nbest([dev[0].audio])[0] == choose(nbest, temperature, again.length_exponent)
 
 
 def test_no_gain_means_zero_weights_and_a_reason(tiny, text, tmp_path):
