@@ -99,8 +99,8 @@ def test_a_model_reads_less_silence_and_finds_nearly_the_same(monkeypatch):
     labels = torch.tensor([5, 9])
     rows, frame = thin.attended(labels, thin.memory(fewer[:1], counts[:1]), 0.25)
     assert rows.shape == (3, 13) and frame == 0.02
-    with pytest.raises(BadInputError, match="silence must be a whole number from 1 to 50"):
-        WhisperOptions(silence=0)
+    with pytest.raises(BadInputError, match="silence must be a whole number from 0 to 50"):
+        WhisperOptions(silence=-1)
 
 
 def test_an_internal_lm_that_is_averaged_hears_whole_windows(monkeypatch):

@@ -43,6 +43,7 @@ AUTO = "auto"
 HOP, SIZE = 160, 400  # samples between two feature frames, and in one
 POSITIONS = 50  # of the encoder, in a second
 STRIDE = 8  # of the silence after the speech one position in so many is read
+TINY = 384  # width of the models that do so unless told otherwise: wider ones have not been measured on enough speech
 MARGIN = 100  # positions of silence that are read one by one after it
 MUSIC = frozenset("♩♪♫♬♭♮♯")
 
@@ -59,7 +60,8 @@ class WhisperOptions:
         timestamps: Put out time stamps between the segments of speech.
         suppress_non_speech: Never put out brackets, music signs and other marks that are not spoken.
         silence: Of the positions of silence after the speech the encoder reads one in so many, which then counts for
-            them all; 1 reads every one, as Whisper was trained, and takes longer.
+            them all; 1 reads every one, as Whisper was trained, and takes longer. 0: one in eight in models of the
+            size of `tiny`, where that was measured to cost no words, and every one in larger ones.
     """
 
     language: str = "en"
@@ -67,7 +69,7 @@ class WhisperOptions:
     prompt: str = ""
     timestamps: bool = False
     suppress_non_speech: bool = True
-    silence: int = STRIDE
+    silence: int = 0
 
     def __post_init__(self) -> None:
         if self.task not in ("transcribe", "translate"):
@@ -76,8 +78,8 @@ class WhisperOptions:
             if not isinstance(getattr(self, name), kind):
                 what = "a text" if kind is str else "true or false"
                 raise BadInputError(f"{name} must be {what}, got {str(getattr(self, name))[:40]!r}")
-        if isinstance(self.silence, bool) or not isinstance(self.silence, int) or not 1 <= self.silence <= POSITIONS:
-            raise BadInputError(f"silence must be a whole number from 1 to {POSITIONS}, got {str(self.silence)[:40]!r}")
+        if isinstance(self.silence, bool) or not isinstance(self.silence, int) or not 0 <= self.silence <= POSITIONS:
+            raise BadInputError(f"silence must be a whole number from 0 to {POSITIONS}, got {str(self.silence)[:40]!r}")
 
 
 class WhisperTokenizer(Tokenizer, Protocol):
@@ -205,6 +207,7 @@ class Whisper(TransformerAED):
         self.detects_language = options.language == AUTO and self.vocabulary.multilingual
         # Where the language stands among the labels before the text, if the model is to tell it.
         self._language_at = len(prefix) - (2 if options.timestamps else 3) if self.detects_language else None
+        self._stride = options.silence or (STRIDE if config.d_model <= TINY else 1)
         self.window = config.max_source_positions * 2 / 100  # two 10 ms frames per position
         if extractor is not None:
             check_extractor(extractor, int(config.num_mel_bins))
@@ -229,7 +232,7 @@ class Whisper(TransformerAED):
     def hidden(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         """Encoder states, and the logarithms of how much each counts: see `ilme.adapters.encoder`."""
         speech = (lengths.to(self.device) + 1) // 2 + MARGIN
-        return self._encoder(features.to(self.device, self.dtype), speech, self.options.silence)
+        return self._encoder(features.to(self.device, self.dtype), speech, self._stride)
 
     def pack(self, format: Format = "float32") -> None:
         super().pack(format)
