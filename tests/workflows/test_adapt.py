@@ -95,6 +95,8 @@ def test_the_folder_keeps_what_is_taken_of_a_list_and_how_sure_a_word_is(tiny, t
     assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
     told = adapted.domain.report["confidence"]
     assert told["used"] == "fitted to dev" and told["after"]["NCE"] == 1.0
+    card = (tmp_path / "out" / "card.md").read_text()
+    assert "is taken the consensus at temperature" in card and "1.000 fitted." in card
     again.options = replace(again.options, consensus=0.0)
     nbest = again.nbest([dev[0].audio])[0]
     temperature = adapted.domain.search.consensus

@@ -33,6 +33,15 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += ["", f"Set aside, {len(aside)} dev utterances that no hypothesis explains:", ""]
         lines += [f"- {name}: {reason}" for name, reason in list(aside.items())[:LISTED]]
         lines += [f"- and {len(aside) - LISTED} more in domain.json"] if len(aside) > LISTED else []
+    if report.get("decoding", {}).get("temperature"):
+        taken = report["decoding"]
+        errors, best = taken["errors"][f"{taken['temperature']:g}"], taken["errors"]["0"]
+        told = f"the consensus at temperature {taken['temperature']:g}: {errors} errors on dev, the best have {best}"
+        lines += ["", f"Of each n-best list is taken {told}."]
+    if report.get("confidence", {}).get("after"):
+        sure = report["confidence"]
+        fits = f"NCE {sure['before']['NCE']:.3f} as the list has them, {sure['after']['NCE']:.3f} fitted"
+        lines += ["", f"Confidences of words, {sure['used']} ({sure['words']} words, on folds): {fits}."]
     if "perplexity" in report.get("lm", {}):
         lines += ["", *_lm(report["lm"])]
     if "phrases" in report:
