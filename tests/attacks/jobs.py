@@ -416,12 +416,21 @@ def _content(path: Path) -> Any:
     if path.suffix == ".jsonl":
         return [_timeless(json.loads(line)) for line in path.read_text().splitlines() if line]
     if path.suffix in (".md", ".txt"):
-        return CLOCK.sub("", path.read_text())
+        return CLOCK.sub("", _without_seconds(path.read_text()))
     content = path.read_bytes()
     if path.suffix == ".safetensors":  # its header has its entries in any order
         end = 8 + int.from_bytes(content[:8], "little")
         return json.loads(content[8:end]), hashlib.sha256(content[end:]).hexdigest()
     return hashlib.sha256(content).hexdigest()
+
+
+def _without_seconds(text: str) -> str:
+    """Tables without their last column where its head says that it holds seconds."""
+    lines, timed = [], False
+    for line in text.splitlines():
+        timed = line.startswith("|") and (timed or line.endswith("(s) |"))
+        lines.append(line.rsplit("|", 2)[0] if timed else line)
+    return "\n".join(lines)
 
 
 def _timeless(data: Any) -> Any:

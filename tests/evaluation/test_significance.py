@@ -270,3 +270,15 @@ def test_gains_on_two_sets_see_draws_of_their_own() -> None:
     delta = (here < 4).sum(1) - (elsewhere < 2).sum(1)
     tail = min(int((delta <= 0).sum()), int((delta >= 0).sum()))
     assert points == pytest.approx(12.5) and p == 2 * (tail + 1) / 100 < 1
+
+
+def test_gains_on_one_set_see_the_same_draws() -> None:
+    """Speakers a and b gain with the first pair, c, d and e with the second, in draws of the seed that is given."""
+    before = wrong_words(dict.fromkeys("abcdefgh", 8))
+    first = wrong_words({s: 4 if s < "c" else 8 for s in "abcdefgh"})
+    second = wrong_words({s: 4 if "c" <= s < "f" else 8 for s in "abcdefgh"})
+    points, p = compare_gains((first, before), (second, before), replicates=99, seed=3)
+    drawn = np.random.default_rng(3).integers(8, size=(99, 8))
+    delta = (drawn < 2).sum(1) - ((drawn >= 2) & (drawn < 5)).sum(1)
+    tail = min(int((delta <= 0).sum()), int((delta >= 0).sum()))
+    assert points == pytest.approx(-6.25) and p == 2 * (tail + 1) / 100 < 1
