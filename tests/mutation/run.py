@@ -53,6 +53,7 @@ SEARCHES = ["search/test_beam_oracle.py", "search/test_transducer.py", "search/t
 NEAREST: dict[str, list[str]] = {
     "fusion.py": ["test_fusion.py", "search/test_beam_oracle.py"],
     "workflows/adapt.py": ADAPT,
+    "workflows/with_dev.py": ADAPT,
     "workflows/tune.py": ["workflows/test_tune.py", "workflows/test_adapt_choices.py"],
     "adapters/whisper.py": ["adapters/test_whisper.py", "adapters/test_openai_whisper.py"],
     "models/checkpoint.py": ["models/test_checkpoint.py", "models/test_int8.py"],
