@@ -38,3 +38,11 @@ def test_one_lucky_temperature_is_not_enough(monkeypatch):
     )
     chosen = choose_temperature({"1": AGREEING}, {"1": ""}, "none")
     assert chosen.temperature == 0.0 and chosen.errors == pytest.approx(taken)
+
+
+def test_one_error_mended_is_no_reason():
+    """The consensus has the one error of the best right; it takes two to be believed."""
+    said = {"1": "a b c"}
+    near = {"1": nbest("a b x", "a b c", "a b d", "a d c")}
+    kept = choose_temperature(near, said, "none")
+    assert kept.errors[0.0] == 1 and min(kept.errors.values()) == 0 and kept.temperature == 0.0
