@@ -199,6 +199,17 @@ def test_weights_of_zero_are_said_and_leave_the_model_as_it_is(run, decided):
     assert adapted.domain.report["relative"] == 0.0
 
 
+def test_a_small_dev_set_that_got_worse_is_said(run, decided, tiny):
+    """Dev says what the plain search hears, so any change is an error."""
+    plain = Recogniser(tiny, options=default_options(tiny, OPTIONS.beam))
+    decided(3.0, 0.0)
+    adapted, out = run(texts=[plain.transcribe(wave).text for wave in waves(3)])
+    more = adapted.after.total.errors
+    assert adapted.before.total.errors == 0 and more > 0
+    assert f"dev has {more} more errors" in adapted.domain.report["note"]
+    assert f"dev has {more} more errors" in (out / "card.md").read_text()
+
+
 def test_the_safe_weights_are_expected_and_decoded_with(run, tiny, monkeypatch):
     """Two errors for a usual step away from them, and for an internal LM that is not the safe one."""
     tuned = seen(monkeypatch, tune, "find_weights")

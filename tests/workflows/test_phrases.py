@@ -6,7 +6,7 @@ import pytest
 
 from ilme.cli import main
 from ilme.errors import BadInputError, CheckpointError
-from ilme.evaluation.metrics import ErrorCounts, measure
+from ilme.evaluation.metrics import ErrorCounts
 from ilme.evaluation.results import Results
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.recogniser.domain import PHRASES, Domain, load_domain
@@ -64,15 +64,17 @@ def test_with_dev_the_boost_is_tuned(folder, tmp_path):
 
 def test_the_card_says_how_dev_is_heard_with_the_list(folder, tmp_path, monkeypatch):
     """Not without it, as dev was heard when the other weights were found."""
-    texts = {u.id: u.text for u in read_set(folder / "dev.jsonl")}
-    speakers = dict(zip(texts, texts, strict=True))
-    heard = measure(texts, dict.fromkeys(texts, "whale"), normaliser_name="spoken", speakers=speakers)
-    step = BoostStep(0.7, ErrorCounts(), heard.total, heard)
-    told = {"listed": 1, "boost": 0.7, "why": "so it is", "dev": {}}
-    monkeypatch.setattr("ilme.workflows.adapt.boost_on_dev", lambda *given: (step, told))
+    step = BoostStep(20.0, ErrorCounts(), ErrorCounts(), None)
+    told = {"listed": 1, "boost": 20.0, "why": "so it is", "dev": {}}
+    monkeypatch.setattr("ilme.workflows.with_dev.boost_on_dev", lambda *given: (step, told))
     found = adapted(folder, tmp_path / "out", phrases=["whale"], dev=folder / "dev.jsonl")
-    assert found.domain.weights.phrases == 0.7
-    assert found.domain.report["after"]["WER"] == round(heard.rate, 2) != found.domain.report["before"]["WER"]
+    assert found.domain.weights.phrases == 20.0
+    assert found.domain.report["after"]["WER"] == round(found.after.rate, 3)
+    again = load_domain(tmp_path / "out")
+    heard = {u.id: again.transcribe(u.samples(again.rate)).text for u in read_set(folder / "dev.jsonl")}
+    assert heard == {u.id: u.hypothesis for u in found.after.utterances}
+    assert all("whale" in text for text in heard.values())
+    assert not all("whale" in u.hypothesis for u in found.before.utterances)
 
 
 def test_a_card_with_a_boost_and_no_list_is_damaged(folder, tmp_path):

@@ -3,8 +3,8 @@
     text in the model's own style → LM over its tokens → dev decoded once → every internal LM scores the n-best lists
       → the best of them, and the weights, are tuned in the search → dev decoded once more → a domain folder
 
-Nothing is made worse in silence: if no weights make fewer errors on dev than none, the folder says so and its weights
-are zero. The folder appears when all of it is there; one that was there before is replaced as a whole.
+Nothing is made worse in silence: where dev makes more errors with the weights than without an LM, the card says so; a
+dev set that is large enough makes such weights zero. The folder appears when all of it is there; one that was there before is replaced as a whole.
 """
 
 from __future__ import annotations

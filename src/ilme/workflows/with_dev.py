@@ -288,6 +288,12 @@ def _dev_report(
             "no weights made fewer errors on dev than no fusion at all, so the weights are zero and the model runs as "
             "it was: the text may be unlike the speech, too little, or the model may know the domain already"
         )
+    elif after.total.errors > before.total.errors:
+        report["note"] = (
+            f"dev has {after.total.errors - before.total.errors} more errors with these weights than without an LM, too "
+            "few to speak against weights that helped in other domains: give more dev speech, which decides, or compare "
+            "both with `ilme transcribe --baseline`"
+        )
     return report
 
 
