@@ -207,7 +207,7 @@ def test_a_small_dev_set_that_got_worse_is_said(run, decided, tiny):
     more = adapted.after.total.errors
     assert adapted.before.total.errors == 0 and more > 0
     assert f"dev has {more} more errors" in adapted.domain.report["note"]
-    assert f"dev has {more} more errors" in (out / "card.md").read_text()
+    assert f"ev has {more} more errors" in (out / "card.md").read_text()
 
 
 def test_the_safe_weights_are_expected_and_decoded_with(run, tiny, monkeypatch):

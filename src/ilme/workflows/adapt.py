@@ -4,7 +4,8 @@
       → the best of them, and the weights, are tuned in the search → dev decoded once more → a domain folder
 
 Nothing is made worse in silence: where dev makes more errors with the weights than without an LM, the card says so; a
-dev set that is large enough makes such weights zero. The folder appears when all of it is there; one that was there before is replaced as a whole.
+dev set that is large enough makes such weights zero. The folder appears when all of it is there; one that was there
+before is replaced as a whole.
 """
 
 from __future__ import annotations

@@ -289,10 +289,11 @@ def _dev_report(
             "it was: the text may be unlike the speech, too little, or the model may know the domain already"
         )
     elif after.total.errors > before.total.errors:
+        more = after.total.errors - before.total.errors
         report["note"] = (
-            f"dev has {after.total.errors - before.total.errors} more errors with these weights than without an LM, too "
-            "few to speak against weights that helped in other domains: give more dev speech, which decides, or compare "
-            "both with `ilme transcribe --baseline`"
+            f"dev has {more} more errors with these weights than without an LM, too few to speak against weights that "
+            "helped in other domains: give more dev speech, which decides, or compare both with `ilme transcribe "
+            "--baseline`"
         )
     return report
 
