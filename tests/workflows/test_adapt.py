@@ -72,6 +72,7 @@ def test_with_dev_the_folder_is_no_worse_than_no_fusion(tiny, text, tmp_path):
     assert adapted.after.total.errors <= adapted.before.total.errors
     assert set(adapted.ranking) == {"removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned"}
     card = card_text(adapted, "out")
+    assert "words in" in card and "style restore" in card and "ilme transcribe --domain out " in card
     assert "| before |" in card and (tmp_path / "out" / "card.md").read_text() == card
     again = load_domain(tmp_path / "out")
     assert again.weights == adapted.domain.weights

@@ -69,7 +69,7 @@ def test_the_card_says_how_dev_is_heard_with_the_list(folder, tmp_path, monkeypa
     monkeypatch.setattr("ilme.workflows.with_dev.boost_on_dev", lambda *given: (step, told))
     found = adapted(folder, tmp_path / "out", phrases=["whale"], dev=folder / "dev.jsonl")
     assert found.domain.weights.phrases == 20.0
-    assert found.domain.report["after"]["WER"] == round(found.after.rate, 3)
+    assert found.domain.report["after"]["WER"] == round(found.after.rate, 4)
     again = load_domain(tmp_path / "out")
     heard = {u.id: again.transcribe(u.samples(again.rate)).text for u in read_set(folder / "dev.jsonl")}
     assert heard == {u.id: u.hypothesis for u in found.after.utterances}

@@ -284,7 +284,7 @@ def find_ranks(multilingual: bool, given: Path | None = None, beside: Path | Non
             return place
     raise BadInputError(
         f"{name} was not found: OpenAI's weights come without a tokenizer. Put {name} (in the assets of the "
-        "openai-whisper package) beside the weights, or install openai-whisper"
+        "openai-whisper package) beside the weights, name it with --ranks, or install openai-whisper"
     )
 
 

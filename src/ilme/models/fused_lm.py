@@ -12,8 +12,8 @@ the decoder's, and searches, internal LMs and packed weights need not know of it
                                         all but the LM learns, from the start
     component   Shan et al. 2019        around an LM of the training transcripts alone, which is replaced by the LM of a
                                         domain when it recognises (`replace_lm`); the gate here is Cold Fusion's
-    simple      Stahlberg et al. 2018   P = softmax(W h + b + log P_LM): their PreNorm, normalised once, after the LM is
-                                        added to the logits; all but the LM learns, from the start
+    simple      Stahlberg et al. 2018   P = softmax(W h + b + log P_LM), normalised once, after the LM is added to the
+                                        logits; all but the LM learns, from the start
 
 In these papers the network is an attention decoder, and so it is here.
 """

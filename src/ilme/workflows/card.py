@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ def card_text(adapted: Adapted, name: str) -> str:
     domain, report = adapted.domain, adapted.domain.report
     w = domain.weights
     lines = [
-        f"# {name}: {domain.model} adapted from text",
+        f"# {name}: {Path(domain.model).name} adapted from text",
+        "",
+        f"Model: {domain.model}",
         "",
         f"Weights: λ_T {w.lm:.4f} (LM), μ {w.subtracted:.4f} (internal LM: {domain.internal or 'none'}), "
         f"β {w.length:.4f}"
@@ -49,8 +52,23 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += ["", f"Phrases: {about['listed']} listed; {about['why']}. Dev:", ""]
         lines += [f"- {boost}: {errors}" for boost, errors in about["dev"].items()]
     if "text" in report:
-        lines += ["", "Text: " + ", ".join(f"{k} {v}" for k, v in report["text"].items() if v not in ([], False)) + "."]
+        lines += ["", _text(report["text"])]
+    lines += [
+        "",
+        f"Use it: `ilme transcribe --domain {name} AUDIO`; `--baseline` beside it shows what the domain changes.",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _text(about: dict[str, Any]) -> str:
+    """What was read of the domain's text, and what was done to it."""
+    parts = [f"Text: {about['words']:,} words in {about['lines']:,} lines, {about['tokens']:,} of the model's tokens"]
+    parts.append(f"style {about['style']}" + (", which gave it case and punctuation" if about["recased"] else ""))
+    if about["left out for overlap with dev"]:
+        parts.append(f"{about['left out for overlap with dev']:,} sentences left out that dev says too")
+    if about["unreadable"]:
+        parts.append("not read: " + ", ".join(about["unreadable"]))
+    return "; ".join(parts) + "."
 
 
 def _lm(about: dict[str, Any]) -> list[str]:

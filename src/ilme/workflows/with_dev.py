@@ -301,7 +301,7 @@ def _dev_report(
 def _row(measured: Measurement) -> dict[str, Any]:
     interval = bootstrap_interval(measured, replicates=2000)
     return {
-        "WER": round(measured.rate, 3),
+        "WER": round(measured.rate, 4),
         "95 %": [round(interval.low, 2), round(interval.high, 2)],
         **{k: v for k, v in asdict(measured.total).items() if k != "hits"},
     }
