@@ -19,7 +19,7 @@ NEEDED = {
 
 def test_every_name_is_shown_and_there():
     assert set(ilme.__all__) >= NEEDED
-    assert set(ilme.__all__) <= set(dir(ilme))
+    assert dir(ilme) == sorted(ilme.__all__)
     for name in ilme.__all__:
         assert getattr(ilme, name) is not None
     assert ilme.__version__ == version("ilme")
