@@ -45,7 +45,7 @@ def evaluate(
     subtracted: str = "internal",
     domain: bool = False,
     phrases: str = "",
-    method: str = "BS",
+    method: str = "",
     label: str = "",
     name: str = "",
     beam: int = 0,
@@ -85,7 +85,7 @@ def evaluate(
         subtracted: What is subtracted, as for `ilme tune`.
         domain: MODEL is a domain folder: its LM, internal LM, weights and search are used.
         phrases: A file of names and terms that may be said, one a line; errors on its words are told apart.
-        method: Name of the method, where no weights are given.
+        method: Name of the method; without it the tuning's, or the one that the weights make it.
         label: Name of the model in tables; its path's last part by default.
         name: Name of the test set; its path's last part by default.
         beam: Of the search, where no weights are given; 0 takes the model's own.

@@ -18,6 +18,7 @@ from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.lm.phrase_list import read_phrases
+from ilme.protocols import InternalLM, TokenScorer
 from ilme.recogniser.contents import contents
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
 from ilme.recogniser.loading import INTERNAL, Parts, describe
@@ -30,7 +31,7 @@ from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import Decoder
 from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
 
-__all__ = ["Plan", "evaluate", "evaluate_decoder", "measured_system"]
+__all__ = ["Plan", "evaluate", "evaluate_decoder", "measured_system", "method_of"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Plan:
 
     Attributes:
         label: Name of the model.
-        method: Name of the method.
+        method: Name of the method; without it the one that the weights make it.
         weights: It is decoded with.
         beam: Of the search; 0 takes the recogniser's own.
         normaliser: Of the texts.
@@ -50,7 +51,7 @@ class Plan:
     """
 
     label: str
-    method: str
+    method: str = ""
     weights: FusionWeights = field(default_factory=FusionWeights)
     beam: int = 0
     normaliser: NormaliserName = "none"
@@ -129,7 +130,7 @@ def evaluate(
         model = model.with_phrases(read_phrases(phrases))
     own = model.weights if isinstance(model, Recogniser) else FusionWeights()
     label = type(model.model).__name__ if isinstance(model, Recogniser) else Path(model).name
-    plan = _weighted(plan or Plan(label, "BS"), weights, own)
+    plan = _weighted(plan or Plan(label), weights, own)
     folder = None if out is None else out / "decode"
     first = processes.rank == 0
     with held(out, processes, "results.json"):
@@ -175,6 +176,16 @@ def _values(weights: FusionWeights) -> tuple[float, ...]:
     return weights.lm, weights.subtracted, weights.length, weights.phrases
 
 
+def method_of(weights: FusionWeights, subtracted: TokenScorer | None) -> str:
+    """The method that these weights make of a search: BS, SF, ILME, or DR where no internal LM is subtracted."""
+    if not weights.subtracted:
+        return "SF" if weights.lm else "BS"
+    inner: Any = subtracted
+    while inner is not None and not isinstance(inner, InternalLM):
+        inner = getattr(inner, "scorer", None) or getattr(inner, "internal", None)  # time stamps, folded case
+    return "DR" if inner is None else "ILME"
+
+
 def evaluate_decoder(
     plan: Plan, recogniser: Recogniser, decoder: Decoder, utterances: Sequence[Utterance], *, first: bool = True
 ) -> System:
@@ -190,7 +201,7 @@ def evaluate_decoder(
     weights = plan.weights
     return System(
         model=plan.label,
-        method=plan.method,
+        method=plan.method or method_of(weights, recogniser.subtracted),
         weights=weights,
         hypotheses={i: nbest[0].text for i, nbest in lists.items()},
         dev_wer=plan.dev_wer,
@@ -261,4 +272,4 @@ def measured_system(plan: Plan, hypotheses: Path) -> System:
             raise BadInputError(
                 f'{hypotheses}, line {number}: expected {{"id", "text"}} in UTF-8{halved}, got {shown!r}'
             ) from error
-    return System(plan.label, plan.method, plan.weights, unique_by_id(rows, str(hypotheses)), beam=plan.beam)
+    return System(plan.label, plan.method or "BS", plan.weights, unique_by_id(rows, str(hypotheses)), beam=plan.beam)
