@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="needs the extra hf")
 
 from ilme.errors import BadInputError, CheckpointError, IlmeError
 from ilme.recogniser.loading import load_model
-from tests.adapters import frame_models
+from tests.adapters import attention_folders, frame_models
 
 
 def test_models_of_an_unknown_kind(tmp_path):
@@ -42,6 +42,7 @@ FOLDERS = {
     "parakeet_tdt": lambda folder: frame_models.parakeet_transducer(folder, "TDT"),
     "nemotron": lambda folder: frame_models.nemotron(folder),
     "wav2vec2": lambda folder: frame_models.wav2vec2(folder),
+    **{kind: write for kind, write in attention_folders.WRITE.items() if kind != "whisper"},  # tests/attacks has it
 }
 NEEDED = ("config.json", "model.safetensors")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +9,6 @@ transformers = pytest.importorskip("transformers")
 if not hasattr(transformers, "Qwen3ASRForConditionalGeneration"):
     pytest.skip("this transformers has no Qwen3-ASR", allow_module_level=True)
 
-import ilme  # noqa: E402
 from ilme.adapters.hf import HuggingFaceTokenizer  # noqa: E402
 from ilme.adapters.qwen3_asr import Qwen3ASR, Qwen3ASROptions, conversation  # noqa: E402
 from ilme.errors import BadInputError, CheckpointError  # noqa: E402
@@ -20,6 +16,7 @@ from ilme.ilm import Calibration, internal_lm  # noqa: E402
 from ilme.ilm.files import load_internal_lm, save_internal_lm  # noqa: E402
 from ilme.ilm.learned_context import loss_per_label  # noqa: E402
 from ilme.testing.contract import check_attention_model, check_internal_lm  # noqa: E402
+from tests.adapters import attention_folders  # noqa: E402
 from tests.adapters.tiny import tiny_qwen3_asr, waves  # noqa: E402
 
 LABELS = [5, 9, 12, 5, 30]
@@ -120,28 +117,12 @@ def test_a_template_without_audio_is_refused(model):
         Qwen3ASR(model.model, model.tokenizer, lambda talk: "w1 w2")
 
 
-@pytest.mark.slow
-def test_a_folder_is_adapted_and_transcribed(model, tmp_path):
+def test_a_folder_without_chat_template_is_refused(tmp_path):
     from ilme.recogniser.loading import load_model
 
-    folder = tmp_path / "qwen"
-    model.model.save_pretrained(folder)
-    model._extractor.save_pretrained(folder)
-    words: Any = model.tokenizer._tokenizer  # type: ignore[attr-defined]
-    words.save_pretrained(folder)
-    with pytest.raises(CheckpointError, match="no chat template"):
-        load_model(folder)
-    words.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }} {% for c in m.content %}"
-        "{% if c.type == 'audio' %}<|audio_start|><|audio_pad|><|audio_end|>{% else %}{{ c.text }}{% endif %}"
-        "{% endfor %}{% if not loop.last %}<|im_end|>{% endif %}{% endfor %}"
-    )
-    words.save_pretrained(folder)
-    loaded = load_model(folder)
+    attention_folders.qwen3_asr(tmp_path)
+    loaded = load_model(tmp_path)
     assert isinstance(loaded.tokenizer, HuggingFaceTokenizer) and loaded.kind == "qwen3_asr"
-    text = tmp_path / "text.txt"
-    text.write_text("w5 w6 w7\nw9 w8\n" * 30)
-    adapted = ilme.adapt(str(folder), [text], tmp_path / "domain")
-    assert adapted.domain.weights.lm > 0
-    domain = ilme.load_domain(tmp_path / "domain")
-    assert isinstance(domain.transcribe(np.concatenate(waves(1))).text, str)
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(CheckpointError, match="no chat template"):
+        load_model(tmp_path)

@@ -115,6 +115,16 @@ def test_a_named_internal_lm_is_the_only_one_that_is_made(run, monkeypatch):
     assert list(adapted.ranking) == ["zeroed"] and len(ranked) == 1
 
 
+def test_one_utterance_of_dev_is_enough(run):
+    """Too little to learn an internal LM from: the others are compared."""
+    said = []
+    adapted, _ = run(texts=("w5 w6 w7",), options=replace(OPTIONS, internal="auto"), say=said.append)
+    assert set(adapted.ranking) == set(NAMES) - {"learned"}
+    assert any(line.startswith("internal LM learned is left out: a learned internal LM needs") for line in said)
+    with pytest.raises(BadInputError, match="at least two transcripts"):
+        run(texts=("w5 w6 w7",), options=replace(OPTIONS, internal="learned"))
+
+
 def test_internal_lms_are_ranked_as_the_search_ranks(run, tiny, monkeypatch):
     """The same α and the same end of sentence, the safe weights among the starts, the same smoothing and space."""
     built = seen(monkeypatch, with_dev, "build_lists")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import soundfile
 
 pytest.importorskip("transformers", reason="needs the extra hf")
 
+from ilme.adapters.families import FAMILIES
 from ilme.cli import main
+from ilme.ilm import internal_lm
 from ilme.recogniser.domain import load_domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.recogniser import Recogniser
 from ilme.workflows.adapt import AdaptOptions, adapt
-from tests.adapters import frame_models
+from tests.adapters import attention_folders, frame_models
 from tests.adapters.tiny import waves
 
 WRITE = {
@@ -24,23 +27,28 @@ WRITE = {
     "nemotron_asr_streaming": frame_models.nemotron,
     "wav2vec2": frame_models.wav2vec2,
     "hubert": lambda folder: frame_models.wav2vec2(folder, "Hubert"),
+    **attention_folders.WRITE,
 }
 OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2, normaliser="none")
+WORDS = "w5 w6 w7 w8\nw5 w6 w9\nw7 w8 w5 w6\n" * 5
 TEXT = "the small dog sees a ball and the cat sees the dog\nall dogs see the ball and call the cat\n" * 4
 
 
-def dev_set(folder, model):
-    """Noises whose transcripts are nearly what the model hears."""
+def dev_set(folder, model, also):
+    """Noises whose transcripts are nearly what the model hears: a word more."""
     plain = Recogniser(model)
     rows = []
     for i, samples in enumerate(waves(3)):
         soundfile.write(folder / f"{i}.wav", samples, 16_000)
         heard = plain.nbest([samples])[0][0].text
-        rows.append(
-            {"id": str(i), "audio_filepath": f"{i}.wav", "text": f"{heard} the dog", "duration": len(samples) / 16_000}
-        )
+        said, seconds = f"{heard} {also}".strip(), len(samples) / 16_000
+        rows.append({"id": str(i), "audio_filepath": f"{i}.wav", "text": said, "duration": seconds})
     (folder / "dev.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return folder / "dev.jsonl"
+
+
+def test_every_family_of_transformers_is_here():
+    assert set(WRITE) == {family.kind for family in FAMILIES if family.adapter}
 
 
 @pytest.mark.slow
@@ -49,19 +57,23 @@ def test_a_folder_is_adapted_and_transcribes(kind, tmp_path, capsys):
     folder = tmp_path / "model"
     folder.mkdir()
     WRITE[kind](folder)
+    spelled = kind not in attention_folders.WRITE
+    options = OPTIONS if spelled else replace(OPTIONS, style="keep")  # the words are w0, w1, …
     text = tmp_path / "text.txt"
-    text.write_text(TEXT)
-    dev = dev_set(tmp_path, load_model(folder))
-    adapted = adapt(str(folder), [str(text)], tmp_path / "domain", dev=str(dev), options=OPTIONS)
+    text.write_text(TEXT if spelled else WORDS)
+    model = load_model(folder)
+    dev = dev_set(tmp_path, model, "the dog" if spelled else "w5")
+    adapted = adapt(str(folder), [str(text)], tmp_path / "domain", dev=str(dev), options=options)
     assert adapted.domain.kind == kind
     more = adapted.after.total.errors - adapted.before.total.errors
     assert (more > 0) == (f"dev has {more} more errors" in adapted.domain.report.get("note", ""))
-    assert set(adapted.ranking) >= {"removed"}
+    silent = {"learned"} if kind == "speech_to_text" else set()  # of the two it would learn from, it hears one
+    assert set(adapted.ranking) == set(internal_lm.available(model)) - silent
     again = load_domain(tmp_path / "domain")
     texts = {u.id: again.transcribe(tmp_path / f"{u.id}.wav").text for u in adapted.after.utterances}
     assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
     assert main(["transcribe", str(tmp_path / "0.wav"), "--domain", str(tmp_path / "domain")]) in (None, 0)
     assert texts["0"].strip() in capsys.readouterr().out
-    safe = adapt(str(folder), [str(text)], tmp_path / "safe", options=OPTIONS)
-    assert "cautious weights" in safe.domain.report["note"] and safe.domain.weights.lm > 0
+    safe = adapt(str(folder), [str(text)], tmp_path / "safe", options=options)
+    assert "no dev speech" in safe.domain.report["note"] and safe.domain.weights.lm > 0
     assert isinstance(load_domain(tmp_path / "safe").transcribe(tmp_path / "1.wav").text, str)

@@ -22,6 +22,7 @@ __all__ = [
     "hub_parts",
     "hub_tokenizer",
     "model_type",
+    "reason",
 ]
 
 CLASSES = {family.kind: family.adapter for family in FAMILIES if family.adapter}
@@ -66,7 +67,7 @@ def model_type(name: str) -> str:
         return str(AutoConfig.from_pretrained(name, trust_remote_code=False).model_type)
     except Exception as error:
         raise CheckpointError(
-            f"{name} is neither a local model nor a hub id that can be reached: {_reason(error)}"
+            f"{name} is neither a local model nor a hub id that can be reached: {reason(error)}"
         ) from error
 
 
@@ -88,7 +89,7 @@ def hub_model(name: str, model_class: str, device: str, dtype: torch.dtype) -> A
             name, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except Exception as error:  # transformers raises many kinds for damaged files; the cause stays attached
-        raise CheckpointError(f"{name} cannot be loaded: {_reason(error)}") from error
+        raise CheckpointError(f"{name} cannot be loaded: {reason(error)}") from error
     if missing := sorted(info["missing_keys"]):  # transformers would draw them at random, with a warning
         raise CheckpointError(f"{name} is not whole: {len(missing)} of its weights are missing, such as {missing[0]}")
     if unused := sorted(key for key in info["unexpected_keys"] if ".layers." in key):
@@ -103,7 +104,7 @@ def hub_tokenizer(name: str) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
-        raise CheckpointError(f"the tokenizer of {name} cannot be loaded: {_reason(error)}") from error
+        raise CheckpointError(f"the tokenizer of {name} cannot be loaded: {reason(error)}") from error
 
 
 def hub_extractor(name: str) -> Any:
@@ -112,8 +113,8 @@ def hub_extractor(name: str) -> Any:
     try:
         return transformers.AutoFeatureExtractor.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
-        reason = _extractor_reason(name, error)
-        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {reason}") from error
+        why = _extractor_reason(name, error)
+        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {why}") from error
 
 
 def extractor_settings(name: str) -> dict[str, Any]:
@@ -122,15 +123,15 @@ def extractor_settings(name: str) -> dict[str, Any]:
     try:
         return dict(transformers.FeatureExtractionMixin.get_feature_extractor_dict(name)[0])
     except Exception as error:
-        reason = _extractor_reason(name, error)
-        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {reason}") from error
+        why = _extractor_reason(name, error)
+        raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {why}") from error
 
 
 def _extractor_reason(name: str, error: Exception) -> str:
     folder = Path(name)
     if folder.is_dir() and not any((folder / file).is_file() for file in EXTRACTORS):
         return f"the folder has no {EXTRACTORS[0]}"
-    return _reason(error)
+    return reason(error)
 
 
 def check_id(name: str, config: Any, field: str) -> int:
@@ -172,7 +173,7 @@ def _check_sizes(folder: Path) -> None:
             )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """The first line of a message; advice to run a model's own code is left out."""
     text = str(error)
     if "trust_remote_code" in text or "weights_only" in text:

@@ -103,7 +103,7 @@ class Qwen3ASR(OwnOptions):
         cls, name: str, options: Any = None, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> Self:
         """Loads a hub id or a local folder. Only safetensors are read, and no code of the repository is run."""
-        from ilme.adapters.hub import hub_extractor, hub_model, hub_tokenizer
+        from ilme.adapters.hub import hub_extractor, hub_model, hub_tokenizer, reason
 
         model, words = hub_model(name, cls.upstream, device, dtype), hub_tokenizer(name)
         size = int(model.config.text_config.vocab_size)
@@ -114,7 +114,10 @@ class Qwen3ASR(OwnOptions):
             raise CheckpointError(f"{name} has no chat template, which says how the model is spoken to: get it whole")
 
         def template(talk: list[dict[str, Any]]) -> str:
-            return str(words.apply_chat_template(talk, tokenize=False, continue_final_message=True))
+            try:
+                return str(words.apply_chat_template(talk, tokenize=False, continue_final_message=True))
+            except Exception as error:  # of the template's language, which knows many kinds
+                raise CheckpointError(f"the chat template of {name} cannot be used: {reason(error)}") from error
 
         return cls(model, HuggingFaceTokenizer(words, size, end, end), template, options, hub_extractor(name))
 

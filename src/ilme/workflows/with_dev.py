@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ilme.data.utterances import Utterance
+from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.evaluation.tuning_result import TuningResult
@@ -141,7 +142,7 @@ def choose_on_dev(
     say(f"dev without LM: WER {before.rate:.2f} on {len(dev.utterances)} utterances")
     space = WeightSpace(length=LENGTH_OF_TRANSDUCERS) if plain.recogniser.frame_synchronous else WeightSpace()
     ranker = _Ranker(lists, dev, plain.recogniser, space, _prior(host, space), options, folds)
-    internal, ranking = ranker.best(host, plain.recogniser)
+    internal, ranking = ranker.best(host, plain.recogniser, say)
     say("internal LMs, errors left on the lists: " + ", ".join(f"{n} {e:.0f}" for n, e in ranking.items()))
     fused = decoder(internal)
     cached = CachedDecoder(fused)
@@ -219,8 +220,8 @@ class _Ranker:
     options: AdaptOptions
     folds: Folds | None
 
-    def best(self, host: Any, plain: Recogniser) -> tuple[InternalLM, dict[str, float]]:
-        """The best internal LM, and the errors of each, best first."""
+    def best(self, host: Any, plain: Recogniser, say: Say) -> tuple[InternalLM, dict[str, float]]:
+        """The best internal LM, and the errors of each, best first; those that dev is too small for are left out."""
         short = [u for u in self.dev.utterances if u.seconds <= plain.window]
         chosen = short[: self.options.calibration]
         calibration = plain.calibrate(
@@ -231,7 +232,12 @@ class _Ranker:
         candidates: dict[str, InternalLM] = {}
         for name in names:
             needs = internal_lm.needs(host, name)
-            candidates[name] = internal_lm(host, name, calibration=told if needs == "transcripts" else calibration)
+            try:
+                candidates[name] = internal_lm(host, name, calibration=told if needs == "transcripts" else calibration)
+            except BadInputError as error:
+                if needs == "nothing" or len(names) == 1:
+                    raise
+                say(f"internal LM {name} is left out: {error}")
         ranking = {name: self.errors(scorer) for name, scorer in candidates.items()}
         safe = safe_choice(host)[0]
         best = min(ranking, key=lambda name: ranking[name] + (EXPECTED if name != safe else 0.0))
