@@ -26,6 +26,7 @@ def test_the_status_is_1_if_there_is_a_problem(findings, status, monkeypatch, ca
     assert lines[1].startswith("PROBLEM" if status else "note") and findings[1].advice in lines[2]
 
 
-def test_this_machine_fits_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_fits_on_one_screen(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     main(["doctor"])
     assert 10 <= len(capsys.readouterr().out.splitlines()) <= 24

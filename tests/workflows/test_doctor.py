@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
+from email.message import Message
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from ilme import bundle
+from ilme.models.packed import PackingError
 from ilme.runtime import cpu
+from ilme.runtime.formats import Format
 from ilme.workflows import doctor
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def named(what: str) -> doctor.Finding:
@@ -60,21 +71,55 @@ def test_extras_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> Non
         'transformers>=5; extra == "hf"',
         "tokenizers>=0.21; extra == 'hf'",
         'ray>=2; extra == "ray"',
+        'pytest>=8; extra == "dev"',
     ]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: lines)
-    assert doctor.extras_of("ilme") == {"hf": ["transformers", "tokenizers"], "ray": ["ray"]}
-    monkeypatch.setattr(doctor, "_is_installed", lambda name: name != "ray")
+    assert doctor.extras_of("ilme") == {"hf": ["transformers", "tokenizers"], "ray": ["ray"], "dev": ["pytest"]}
+    monkeypatch.setattr(doctor, "_is_installed", lambda name: name not in ("ray", "pytest"))
     whole, missing = doctor._extras()
-    assert whole.found == "hf" and missing.found == "ray (ray)" and missing.advice.endswith("pip install 'ilme[ray]'")
+    assert whole.found == "hf" and missing.found == "ray" and missing.advice.endswith("pip install 'ilme[ray]'")
+    monkeypatch.setattr(doctor, "_is_installed", lambda name: name in ("ilme", "transformers"))
+    whole, missing = doctor._extras()
+    assert whole.found == "none" and missing.found == "hf (lacks tokenizers), ray" and "'ilme[hf]'" in missing.advice
+
+
+def test_formats_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(named("weight formats").found.split(", ")) <= {*get_args(Format)}
+    whole = doctor.packed_product
+
+    def without_bfloat16(weight: torch.Tensor, bias: torch.Tensor, format: Format) -> object:
+        if format == "bfloat16":
+            raise PackingError("no such kernels")
+        return whole(weight, bias, format)
+
+    monkeypatch.setattr(doctor, "packed_product", without_bfloat16)
+    found = named("weight formats")
+    assert "bfloat16" not in found.found and "float32" in found.found
+    assert found.verdict == "note" and "--format bfloat16" in found.advice
 
 
 def test_models_of_the_hub_are_looked_for_where_the_environment_says(tmp_path: Path) -> None:
     for name in ("models--openai--whisper-tiny.en", "models--gpt2", "datasets--x"):
         (tmp_path / "hub" / name).mkdir(parents=True)
-    found = doctor._hub({"HF_HOME": str(tmp_path)})
-    assert found.found == f"{tmp_path / 'hub'}: gpt2, openai/whisper-tiny.en" and found.verdict == "fine"
-    assert doctor._hub({"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}).verdict == "note"
-    assert doctor._hub({"HF_HUB_CACHE": str(tmp_path / "empty"), "HF_HUB_OFFLINE": "1"}).verdict == "problem"
+    found = doctor._hub_cache({"HF_HOME": str(tmp_path)})
+    assert found.found == f"{tmp_path / 'hub'}: gpt2, openai/whisper-tiny.en"
+    assert doctor._hub_cache({"HF_HUB_CACHE": str(tmp_path / "empty")}).found.endswith("no model yet")
+
+
+def test_the_hub_is_asked_unless_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer: list[Exception] = []
+
+    def asked(request: urllib.request.Request, timeout: float) -> None:
+        assert request.full_url == "http://hub.example" and timeout == doctor.PATIENCE
+        raise answer[0]
+
+    monkeypatch.setattr(urllib.request, "urlopen", asked)
+    answer[:] = [urllib.error.HTTPError("http://hub.example", 403, "no", Message(), None)]
+    assert doctor._hub({"HF_ENDPOINT": "http://hub.example"}).verdict == "fine"
+    answer[:] = [urllib.error.URLError("no such name")]
+    found = doctor._hub({"HF_ENDPOINT": "http://hub.example"})
+    assert found.verdict == "note" and "no such name" in found.found and "folder" in found.advice
+    assert "HF_HUB_OFFLINE" in doctor._hub({"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://hub.example"}).found
 
 
 def test_missing_files_and_space_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
 import os
 import platform
 import re
 import shutil
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from ilme import __version__, bundle
+from ilme.models.packed import PackingError, packed_product
 from ilme.runtime import cpu
+from ilme.runtime.formats import Format
 
 __all__ = ["Finding", "Verdict", "examine"]
 
@@ -24,6 +29,9 @@ Verdict = Literal["fine", "note", "problem"]
 GIB = 1 << 30
 LEAST_SPACE = 2 * GIB  # a domain of a large text, with what is written beside it before it takes its place
 LEAST_MEMORY = 2 * GIB
+HUB = "https://huggingface.co"
+PATIENCE = 3.0  # seconds that the hub has for an answer
+OURS = ("dev", "docs")  # extras of those who work on the package itself
 # Where the flags of /proc/cpuinfo matter to the products of a network.
 FEATURES = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "avx512_bf16": "bf16", "amx_tile": "AMX"}
 
@@ -51,6 +59,7 @@ def examine() -> list[Finding]:
     return [
         _versions(),
         _processor(),
+        _formats(),
         _threads(),
         _memory(),
         _gpu(),
@@ -59,6 +68,7 @@ def examine() -> list[Finding]:
         _audio(),
         *_extras(),
         _bundle(),
+        _hub_cache(),
         _hub(),
     ]
 
@@ -85,6 +95,22 @@ def _processor() -> Finding:
     if flags and "avx2" not in flags:
         return Finding("processor", found, "note", "without AVX2 decoding is several times slower; use another machine")
     return Finding("processor", found)
+
+
+def _formats() -> Finding:
+    """Which formats of weights run here, each tried on a small product."""
+    refused = []
+    for name in get_args(Format):
+        try:
+            packed_product(torch.ones(16, 16), torch.zeros(16), name)(torch.ones(2, 16))
+        except PackingError:
+            refused.append(name)
+    works = ", ".join(name for name in get_args(Format) if name not in refused)
+    if refused:
+        return Finding(
+            "weight formats", works or "none", "note", f"--format {refused[0]} does not run here: take another"
+        )
+    return Finding("weight formats", works)
 
 
 def _cpuinfo() -> tuple[str, set[str]]:
@@ -183,14 +209,21 @@ def _audio() -> Finding:
 
 def _extras() -> Iterator[Finding]:
     """Which extras are whole, by the package's own metadata, and which are not."""
-    lacking = {extra: [n for n in names if not _is_installed(n)] for extra, names in extras_of("ilme").items()}
+    extras = {extra: names for extra, names in extras_of("ilme").items() if extra not in OURS}
+    lacking = {extra: [name for name in names if not _is_installed(name)] for extra, names in extras.items()}
     yield Finding("extras", ", ".join(extra for extra, names in lacking.items() if not names) or "none")
     missing = {extra: names for extra, names in lacking.items() if names}
     if missing:
-        found = "; ".join(f"{extra} ({', '.join(names)})" for extra, names in missing.items())
-        yield Finding(
-            "extras, missing", found, "note", f"where you need one: pip install 'ilme[{next(iter(missing))}]'"
+        parts = [
+            f"{extra} (lacks {', '.join(names)})" if len(names) < len(extras[extra]) else extra
+            for extra, names in missing.items()
+        ]
+        advice = (
+            "most models need hf: pip install 'ilme[hf]'; the others where a command asks for them"
+            if "hf" in missing
+            else f"where a command asks for one, such as: pip install 'ilme[{next(iter(missing))}]'"
         )
+        yield Finding("extras, missing", ", ".join(parts), "note", advice)
 
 
 def extras_of(package: str) -> Mapping[str, list[str]]:
@@ -223,13 +256,27 @@ def _bundle() -> Finding:
     return Finding("bundled models", ", ".join(names))
 
 
-def _hub(environment: Mapping[str, str] = os.environ) -> Finding:
-    """Where a hub id would be read from: the cache of Hugging Face's hub, and the network unless it is switched off."""
+def _hub_cache(environment: Mapping[str, str] = os.environ) -> Finding:
+    """The models that hub ids are read from without the network."""
     home = Path(environment.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(environment.get("HF_HUB_CACHE") or home / "hub")
     models = [p.name.removeprefix("models--").replace("--", "/") for p in sorted(cache.glob("models--*"))]
-    found = f"{cache}: {', '.join(models[:5]) or 'no model yet'}" + (f" and {len(models) - 5} more" * (len(models) > 5))
+    more = f" and {len(models) - 5} more" if len(models) > 5 else ""
+    return Finding("hub cache", f"{cache}: {', '.join(models[:5]) or 'no model yet'}{more}")
+
+
+def _hub(environment: Mapping[str, str] = os.environ) -> Finding:
+    """Whether a hub id that is not in the cache could be fetched."""
+    folder = "name a folder or a file of weights; bundled models need no hub"
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
-        advice = "hub ids outside the cache fail (HF_HUB_OFFLINE is set): name a folder or a file of weights"
-        return Finding("hub cache", found, "note" if models else "problem", advice)
-    return Finding("hub cache", found)
+        return Finding("hub", "HF_HUB_OFFLINE is set: only the cache is read", "note", f"unset it, or {folder}")
+    where = environment.get("HF_ENDPOINT") or HUB
+    try:
+        with urllib.request.urlopen(urllib.request.Request(where, method="HEAD"), timeout=PATIENCE):
+            pass
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = getattr(error, "reason", error)
+        return Finding("hub", f"{where} does not answer ({why})", "note", f"for models outside the cache {folder}")
+    return Finding("hub", f"{where} answers")
