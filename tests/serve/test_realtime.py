@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import openai
@@ -17,6 +18,7 @@ import pytest
 import torch
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from ilme import models as networks
 from ilme.data.features import FrontendConfig
@@ -26,6 +28,7 @@ from ilme.recogniser.domain import load_domain
 from ilme.recogniser.streaming import SpeechStream
 from ilme.serve.app import create_app
 from ilme.serve.client import at_speaking_pace, transcribe_live
+from ilme.serve.guard import SUBPROTOCOL
 from ilme.serve.options import ServeOptions
 from ilme.serve.run import jobs_of
 from ilme.serve.service import Service
@@ -332,6 +335,11 @@ def test_keys_and_origins_are_looked_at(live: Running) -> None:
         connect(url)
     with pytest.raises(InvalidStatus):
         connect(url, additional_headers={"Authorization": f"Bearer {KEY}"}, origin="https://elsewhere.example")
+    for wrong in (["realtime"], ["realtime", f"{SUBPROTOCOL}other"], [quote(KEY)]):
+        with pytest.raises(InvalidStatus):
+            connect(url, subprotocols=[Subprotocol(name) for name in wrong])
+    with connect(url, subprotocols=[Subprotocol("realtime"), Subprotocol(SUBPROTOCOL + quote(KEY))]) as line:
+        assert line.subprotocol == "realtime" and hear(line)["type"] == "session.created"
 
 
 def test_no_more_streams_are_taken_than_there_are_places(models: Path) -> None:

@@ -7,8 +7,8 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Sequence
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -99,16 +99,27 @@ class Guard:
         """The key is compared in constant time, and its length tells nothing."""
         if not self._key or path in OPEN or path.startswith("/page/"):
             return True
-        scheme, _, given = headers.get("authorization", "").strip().partition(" ")
-        given = given.strip() if scheme.lower() == "bearer" else ""
-        for protocol in headers.get("sec-websocket-protocol", "").split(","):
-            given = given or protocol.strip().removeprefix(SUBPROTOCOL)
-        return hmac.compare_digest(hashlib.sha256(given.encode("latin-1")).digest(), self._key)
+        given = [_bearer(headers), *_subprotocol_keys(headers)]
+        return any(hmac.compare_digest(hashlib.sha256(key).digest(), self._key) for key in given)
 
     def _is_foreign(self, headers: Headers) -> bool:
         """Whether a browser shows another site's page: no rule of browsers keeps that from opening a WebSocket."""
         origin = headers.get("origin", "")
         return bool(origin) and origin not in self.origins and urlsplit(origin).netloc != headers.get("host", "")
+
+
+def _bearer(headers: Headers) -> bytes:
+    """The key of `Authorization: Bearer KEY`; nothing if there is none."""
+    scheme, _, key = headers.get("authorization", "").strip().partition(" ")
+    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+
+
+def _subprotocol_keys(headers: Headers) -> Iterator[bytes]:
+    """Keys among the subprotocols: as they are, and percent-encoded, since few characters are allowed there."""
+    for protocol in map(str.strip, headers.get("sec-websocket-protocol", "").split(",")):
+        if protocol.startswith(SUBPROTOCOL):
+            key = protocol.removeprefix(SUBPROTOCOL).encode("latin-1")
+            yield from (key, unquote_to_bytes(key))
 
 
 async def _refuse(send: Send) -> None:

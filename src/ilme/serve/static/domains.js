@@ -15,7 +15,10 @@ export async function listModels() {
     if ($("state").classList.contains("error")) say("Choose a recording, or speak.");
   } catch (error) {
     $("key-box").hidden = error.status !== 401;
-    if (error.status === 401 && !$("key").value) say("This service asks for a key.");
+    if (error.status === 401 && !$("key").value) {
+      say("This service asks for a key.");
+      $("key").focus();
+    }
     else say(error.message, true);
   }
 }

@@ -53,7 +53,7 @@ function live(rate) {
   try {
     const key = $("key").value, where = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/realtime`;
     const query = new URLSearchParams({ intent: "transcription", model: $("model").value });
-    socket = new WebSocket(`${where}?${query}`, ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])]);
+    socket = new WebSocket(`${where}?${query}`, ["realtime", ...(key ? [`openai-insecure-api-key.${token(key)}`] : [])]);
   } catch (error) {
     $("live").textContent = `(no words while you speak: ${error.message})`;
     return { send() {}, end() {} };
@@ -63,6 +63,11 @@ function live(rate) {
     const input = { format: { type: "audio/pcm", rate }, transcription: { hotwords } };
     tell("session.update", { session: { type: "transcription", audio: { input } } });
     flush();
+  };
+  socket.onclose = (event) => {
+    if (event.code === 1000 || event.code === 1005) return;  // it was to end
+    turns.set("error", "(no more words come while you speak; the whole is heard when you stop)");
+    write();
   };
   socket.onmessage = (event) => {
     const { type, item_id: item, delta, transcript, error } = JSON.parse(event.data);
@@ -82,6 +87,9 @@ function live(rate) {
     },
   };
 }
+
+// A key as a subprotocol may hold it: percent-encoded, brackets too.
+const token = (key) => encodeURIComponent(key).replace(/[()]/g, (c) => `%${c.charCodeAt(0).toString(16)}`);
 
 const clipped = (x) => Math.max(-1, Math.min(1, x)) * 32767;
 

@@ -18,9 +18,9 @@ async function listen(blob, name) {
   form.append("hotwords", $("names").value);
   try {
     const answer = await ask("/v1/ilme/compare", { method: "POST", body: form, signal: mine.signal });
-    show(answer, blob);
+    const changed = show(answer, blob);
     $("again").disabled = false;
-    say(`Done: ${answer.seconds.toFixed(1)} s of audio.`);
+    say(`Done: ${answer.seconds.toFixed(1)} s of audio${changed ? "" : "; the domain changes nothing here"}.`);
   } catch (error) {
     if (error.name !== "AbortError") say(error.message, true);
   } finally {

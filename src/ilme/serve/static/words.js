@@ -3,6 +3,7 @@ import { $ } from "/page/service.js";
 
 let answer = null, timed = [];
 
+// Shows an answer; whether the domain changes anything.
 export function show(found, blob) {
   answer = found;
   if ($("player").src) URL.revokeObjectURL($("player").src);
@@ -11,6 +12,7 @@ export function show(found, blob) {
   for (const [name, weight] of [["lm", answer.weights.lm], ["ilm", answer.weights.subtracted]])
     $(name).max = Math.max(2, Math.ceil(2 * weight));
   reset();
+  return document.querySelector(".sides .changed") !== null;
 }
 
 // score(y) = log P(y|x) + λ log P_T(y) − μ log P_S(y) + β |y| + κ bonus, over (|y| + 1)^α where the search does that
