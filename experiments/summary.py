@@ -1,6 +1,6 @@
-"""What every study measured, in one table and one picture.
+"""What every study measured, in one table and two pictures: summary.svg for the README, studies.svg of all studies.
 
-python -m experiments.summary docs/results/data/summary.json docs/results/images/summary.svg
+python -m experiments.summary docs/results/data/summary.json docs/results/images
 
 Numbers are read from the results files of the studies; nothing is measured here.
 """
@@ -22,6 +22,11 @@ STYLE = {  # of each method in the picture: name, colour, size, shape
     "ILME": ("ILME", "#56a0d3", 75, "o"),
     "ILME-learned": ("ILME-learned", "#0b4f8a", 75, "o"),
 }
+BARS = {  # of the README's picture: name, colour
+    "BS": ("as it is", "#c4c4c4"),
+    "SF": ("with an LM of the text (Shallow Fusion)", "#8fb8d8"),
+    "ILME": ("with the LM, internal LM subtracted (ilme)", "#0b5fa5"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Row:
         place: Keys that lead to its systems in that file.
         names: Of the systems, where they are not the methods' own.
         model: Whose rows of a table they are.
+        shown: Whether it is in the README.
     """
 
     recogniser: str
@@ -45,6 +51,7 @@ class Row:
     place: tuple[str, ...]
     names: tuple[tuple[str, str], ...] = ()
     model: str = ""
+    shown: bool = False
 
     def systems(self) -> dict[str, dict[str, Any]]:
         """What was found, by method."""
@@ -67,7 +74,7 @@ class Row:
 
 
 STUDIES = (
-    Row("Whisper tiny.en", "voice commands", "synthetic", "whisper-commands.json", ("systems",)),
+    Row("Whisper tiny.en", "voice commands", "synthetic", "whisper-commands.json", ("systems",), shown=True),
     Row(
         "Whisper tiny.en",
         "calls to a bank",
@@ -75,6 +82,7 @@ STUDIES = (
         "whisper-bank-test.json",
         ("systems",),
         (("SF", "SF, fold"), ("ILME", "ILME mean-encoder, fold")),
+        shown=True,
     ),
     Row(
         "Whisper tiny.en",
@@ -83,8 +91,17 @@ STUDIES = (
         "whisper-librispeech.json",
         ("systems",),
         (("ILME", "ILME zeroed"), ("ILME-learned", "ILME learned")),
+        shown=True,
     ),
-    Row("RNN-T, Whisper's encoder", "audiobooks", "recordings", "study-real-words.json", ("cross",), model="rnnt"),
+    Row(
+        "RNN-T, Whisper's encoder",
+        "audiobooks",
+        "recordings",
+        "study-real-words.json",
+        ("cross",),
+        model="rnnt",
+        shown=True,
+    ),
     Row("AED, Whisper's encoder", "audiobooks", "recordings", "study-real-aed.json", ("cross",), model="aed"),
     Row("RNN-T, Whisper's encoder", "calls to a bank", "recordings", "study-real-words.json", ("calls",), model="rnnt"),
     Row(
@@ -93,7 +110,7 @@ STUDIES = (
     Row("RNN-T, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="rnnt"),
     Row("AED, 7 M", "novels", "synthetic", "study-small.json", ("cross",), model="aed"),
     Row("RNN-T, 76 M", "novels", "synthetic", "study-paper-more.json", ("cross",), model="rnnt"),
-    Row("AED, 97 M", "novels, new voices", "synthetic", "study-paper-right.json", ("cross",), model="aed"),
+    Row("AED, 97 M", "novels, new voices", "synthetic", "study-paper-right.json", ("cross",), model="aed", shown=True),
 )
 
 
@@ -108,14 +125,50 @@ def summary() -> list[dict[str, Any]]:
     return rows
 
 
-def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Errors left of those without an LM, whose WER stands at the right: a line a study, a mark a method."""
+def draw_gains(rows: list[dict[str, Any]], out: Path) -> None:
+    """Word errors as they are, with an LM, and with the internal LM subtracted, in the domains of the README."""
+    plt = drawing()
+    shown = [row for row, study in zip(rows, STUDIES, strict=True) if study.shown]
+    figure, axes = plt.subplots(figsize=(8.6, 0.86 * len(shown) + 1.1))
+    for y, row in enumerate(reversed(shown)):
+        for k, (method, (name, colour)) in enumerate(BARS.items()):
+            rate, at, last = row["test WER"][method], y + 0.26 * (1 - k), method == "ILME"
+            axes.barh(at, rate, 0.24, color=colour, label=None if y else name)
+            axes.text(
+                rate + 0.6,
+                at,
+                f"{rate:.1f}",
+                va="center",
+                fontsize=9.5,
+                color="#0b5fa5" if last else "#555555",
+                fontweight="bold" if last else "normal",
+            )
+    names = [f"{row['domain']}{' (synthetic)' * (row['speech'] == 'synthetic')}\n{row['recogniser']}" for row in shown]
+    axes.set_yticks(range(len(shown)), names[::-1], fontsize=10)
+    axes.set_xlim(0, 76)
+    axes.set_xticks([])
+    axes.set_title("Wrong words in 100 spoken ones; fewer is better", x=-0.3, loc="left", fontweight="bold", pad=30)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.legend(ncols=3, frameon=False, loc="lower left", bbox_to_anchor=(-0.32, 0.985), columnspacing=1.2)
+    figure.tight_layout()
+    figure.savefig(out, metadata={"Date": None}, bbox_inches="tight")
+
+
+def drawing() -> Any:
+    """matplotlib's pyplot, set so that the same numbers give the same file."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"svg.hashsalt": "ilme", "svg.fonttype": "none", "font.family": "sans-serif"})
+    return plt
+
+
+def draw_studies(rows: list[dict[str, Any]], out: Path) -> None:
+    """Errors left of those without an LM, whose WER stands at the right: a line a study, a mark a method."""
+    plt = drawing()
     figure, axes = plt.subplots(figsize=(9.6, 0.52 * len(rows) + 1.3))
     for y, row in enumerate(reversed(rows)):
         rates = row["test WER"]
@@ -166,17 +219,18 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
         handletextpad=0.2,
     )
     figure.tight_layout()
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=110, bbox_inches="tight")
+    figure.savefig(out, metadata={"Date": None}, bbox_inches="tight")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path)
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("pictures", type=Path)
     args = parser.parse_args()
     rows = summary()
     args.table.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    draw(rows, args.picture)
+    draw_gains(rows, args.pictures / "summary.svg")
+    draw_studies(rows, args.pictures / "studies.svg")
 
 
 if __name__ == "__main__":

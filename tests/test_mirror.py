@@ -31,7 +31,7 @@ SPANNING = {  # tests of more than one module, or of none
     "workflows/test_adapt_families.py": "ilme.workflows.adapt and transcribe, for each family that others made",
     "workflows/test_adapt_choices.py": "what ilme.workflows.adapt chooses, apart from what it writes",
 }
-APART = ("attacks", "cuda", "docs", "mutation")  # about inputs, pages and the tests themselves, not about modules
+APART = ("attacks", "cuda", "docs", "mutation", "wheel")  # about inputs, pages, tests and the wheel, not modules
 
 
 def mirrored(test: Path) -> list[Path]:
