@@ -49,7 +49,7 @@ def tiny_whisper(
 
     words = words or WhisperWords()
     size = len(words.tokens)
-    layers = {"num_mel_bins": 80, "encoder_layers": 2, "decoder_layers": 2} | sizes
+    layers = {"num_mel_bins": 80, "encoder_layers": 2, "decoder_layers": 2, "max_source_positions": 50} | sizes
     config = WhisperConfig(
         **layers,
         vocab_size=size,
@@ -58,7 +58,6 @@ def tiny_whisper(
         encoder_ffn_dim=32,
         decoder_attention_heads=4,
         decoder_ffn_dim=32,
-        max_source_positions=50,
         max_target_positions=64,
         pad_token_id=words.tokens.eos,
         eos_token_id=words.tokens.eos,

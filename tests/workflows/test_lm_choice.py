@@ -34,7 +34,8 @@ def rnnt(tmp_path_factory):
 
 @pytest.fixture
 def text(rnnt):
-    return DomainText([rnnt.tokenizer.encode(line) for line in LINES * 12], {"lines": 60})
+    lines = LINES * 12
+    return DomainText(lines, [rnnt.tokenizer.encode(line) for line in lines], {"lines": 60})
 
 
 class Host:
@@ -223,7 +224,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_one_that_was_not(rnnt, text, 
     assert steps and min(steps) > 1, "the first steps are not made again"
     choose_lm("decoder", rnnt, text, folder, work, 5, OPTIONS, said.append)
     assert "trained before" in " ".join(said)
-    other = DomainText(text.ids[:-1], text.about)
+    other = DomainText(text.lines[:-1], text.ids[:-1], text.about)
     again: list[str] = []
     choose_lm("decoder", rnnt, other, folder, work, 5, OPTIONS, again.append)
     assert "trained before" not in " ".join(again), "another text is another run"

@@ -35,7 +35,7 @@ def adapt(
     model: str = "",
     out: Path | None = None,
     text: list[str] | None = None,
-    dev: Path | None = None,
+    dev: str = "",
     split: str = "",
     limit: int = 300,
     lm: str = "auto",
@@ -60,7 +60,7 @@ def adapt(
         out: The domain folder to write; one that was written before is replaced.
         text: Text files or globs of the domain; plain, compressed, archives or manifests.
         dev: A little transcribed speech of the domain, for the weights: NeMo-style JSON lines, Lhotse cuts, or a
-            folder.
+            folder. The word speak in its place has lines of the text spoken by synthetic voices (./speak is a folder).
         split: Only dev utterances whose split is this.
         limit: At most this many dev utterances, drawn at random; 0 takes all.
         lm: What is trained on the text: ngram, lstm, decoder (the model's own), or auto, which trains what --minutes

@@ -16,13 +16,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ilme.data.features import frame_mask
 from ilme.errors import BadInputError
 
-__all__ = ["AudioAugmentation", "Augmenter", "SpecAugment", "coloured_noise", "synthetic_rooms"]
+__all__ = [
+    "NOISE_SLOPES",
+    "AudioAugmentation",
+    "Augmenter",
+    "SpecAugment",
+    "coloured",
+    "coloured_noise",
+    "room_response",
+    "synthetic_rooms",
+]
 
+NOISE_SLOPES = (0.0, 1.0, 2.0)  # white, pink and brown
 _SHORTEST_PIECE = 0.05  # seconds; a rest shorter than this stays free of noise
 
 
@@ -145,27 +156,33 @@ def synthetic_rooms(rate: int, seed: int, count: int = 32) -> list[Any]:
     Lhotse's own random rooms need torchaudio and draw from a generator that cannot be seeded.
     """
     generator = np.random.default_rng([seed, 1])
-    rooms = []
-    for i in range(count):
-        t60, ratio_db = generator.uniform(0.1, 0.8), generator.uniform(0.0, 12.0)
-        time = np.arange(1, int(t60 * rate)) / rate
-        tail = generator.standard_normal(time.size) * 10 ** (-3 * time / t60)
-        tail *= 10 ** (-ratio_db / 20) / np.linalg.norm(tail)
-        rooms.append(_in_memory(np.concatenate([[1.0], tail]), rate, f"room-{i}"))
-    return rooms
+    return [_in_memory(room_response(rate, generator), rate, f"room-{i}") for i in range(count)]
+
+
+def room_response(rate: int, draw: np.random.Generator) -> NDArray[np.float64]:
+    """One such response."""
+    t60, ratio_db = draw.uniform(0.1, 0.8), draw.uniform(0.0, 12.0)
+    time = np.arange(1, int(t60 * rate)) / rate
+    tail = draw.standard_normal(time.size) * 10 ** (-3 * time / t60)
+    tail *= 10 ** (-ratio_db / 20) / np.linalg.norm(tail)
+    return np.concatenate([[1.0], tail])
 
 
 def coloured_noise(rate: int, seed: int, seconds: float = 12.0) -> list[Any]:
     """White, pink and brown noise as Lhotse recordings: power falls as f^0, f^−1 and f^−2 above 20 Hz."""
     generator = np.random.default_rng([seed, 2])
-    samples = int(seconds * rate)
+    names = ("white", "pink", "brown")
+    return [
+        _in_memory(coloured(int(seconds * rate), rate, slope, generator), rate, f"noise-{name}")
+        for name, slope in zip(names, NOISE_SLOPES, strict=True)
+    ]
+
+
+def coloured(samples: int, rate: int, slope: float, draw: np.random.Generator) -> NDArray[np.float64]:
+    """Noise (N,) whose power falls as f^−slope above 20 Hz."""
     frequency = np.maximum(np.fft.rfftfreq(samples, 1 / rate), 20.0)
-    noises = []
-    for name, slope in (("white", 0.0), ("pink", 1.0), ("brown", 2.0)):
-        spectrum = np.fft.rfft(generator.standard_normal(samples)) * frequency ** (-slope / 2)
-        noise = np.fft.irfft(spectrum, samples)
-        noises.append(_in_memory(noise, rate, f"noise-{name}"))
-    return noises
+    spectrum = np.fft.rfft(draw.standard_normal(samples)) * frequency ** (-slope / 2)
+    return np.fft.irfft(spectrum, samples)
 
 
 def _in_memory(samples: np.ndarray[Any, Any], rate: int, name: str) -> Any:

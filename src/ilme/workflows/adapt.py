@@ -28,6 +28,7 @@ from ilme.errors import BadInputError
 from ilme.ilm import internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, read_phrases, write_phrases
+from ilme.protocols import TokenScorer
 from ilme.recogniser.domain import CARD, INTERNAL, LM, PHRASES, Domain
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.recogniser.options import default_options, safe_boost
@@ -37,10 +38,11 @@ from ilme.runtime.formats import Format
 from ilme.runtime.locks import only_run
 from ilme.workflows.card import card_text
 from ilme.workflows.decoding import read_set
-from ilme.workflows.domain_lm import LMOptions, keep_lm, read_domain_text
+from ilme.workflows.domain_lm import LMOptions, keep_lm, read_domain_text, train_ngram_lm
 from ilme.workflows.lm_choice import KINDS, choose_lm, work_folder
 from ilme.workflows.options import AdaptOptions, Style
 from ilme.workflows.safe_weights import SAFE_DOMAINS, is_measured, safe_choice
+from ilme.workflows.spoken_dev import SPEAK, check_voices, hold_out_spoken, speak_lines
 from ilme.workflows.with_dev import Adapted, choose_on_dev
 
 __all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
@@ -75,7 +77,8 @@ def adapt(
         model: As `ilme.load_model` takes it; the folder names it.
         text: Text files or globs of the domain.
         out: The folder to write; one that `ilme adapt` wrote before is replaced.
-        dev: Transcribed speech of the domain; without it, weights of other domains are used, untested.
+        dev: Transcribed speech of the domain; without it, weights of other domains are used, untested. The word `speak`
+            has held-out lines of the text spoken by synthetic voices.
         split: Only dev utterances whose split is this.
         limit: At most this many dev utterances, drawn at random; 0 takes all.
         lm: The LM that is trained on `text`: `ngram`, `lstm`, `decoder` (the model's own), or `auto`, which trains what
@@ -100,24 +103,28 @@ def adapt(
         raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
     _check_replaceable(out)
     listed = read_phrases(phrases) if isinstance(phrases, str | Path) and phrases else as_phrases(phrases or ())  # type: ignore[arg-type]
-    utterances = _drawn(read_set(dev, split), limit, options.seed)
-    if host is None:
-        host = load_model(model, device, **(model_options or {}))
+    speaks = isinstance(dev, str) and dev == SPEAK
+    natural = _check_speaking(named, model_options or {}) if speaks else 0.0
+    utterances = _drawn([] if speaks else read_set(dev, split), limit, options.seed)
+    host = host or load_model(model, device, **(model_options or {}))
     scorer = load_lm(named, host) if named else None
-    if host.device.type == "cpu":
-        pack_networks(host, (scorer,), format)
-    _check_internal(host, options.internal, bool(utterances))
+    _pack(host, scorer, format)
+    _check_internal(host, options.internal, speaks or bool(utterances))
     style = style_for(host, options.style)
     with only_run(out), replace_folder(out) as folder:
         report: dict[str, Any] = {"ilme": _version(), "seed": options.seed}
         if scorer is None:
             spoken = [u.text for u in utterances] + evaluation_texts(options.exclude, _unreadable)
             lm_options = LMOptions(style, options.order, options.prune, options.overlap, options.seed, options.joined)
-            read = read_domain_text(host, text, spoken, lm_options, say)
+            whole = read = read_domain_text(host, text, spoken, lm_options, say)
+            if speaks:
+                lines, read = hold_out_spoken(whole, options.spoken_lines, options.overlap, options.seed)
             chosen = choose_lm(lm, host, read, folder, work_folder(out), minutes, lm_options, say)
-            scorer, report["text"], report["lm"] = chosen.scorer, read.about, chosen.about
-            if host.device.type == "cpu":
-                pack_networks(host, (scorer,), format)
+            scorer, report["text"], report["lm"] = chosen.scorer, whole.about, chosen.about
+            if speaks:
+                utterances = speak_lines(lines, work_folder(out), natural, options.seed)
+                report["spoken dev"] = _told_of_voices(utterances, len(whole.lines) - len(read.lines), say)
+            _pack(host, scorer, format)
         domain = Domain(
             _lasting(model),
             _kept_options(model_options or {}, folder),
@@ -130,6 +137,8 @@ def adapt(
             found = choose_on_dev(host, domain, scorer, utterances, listed, options, say)
         else:
             found = _without_dev(host, domain, listed, options, say)
+        if speaks and chosen.kinds == ("ngram",):  # what was kept out for dev is the domain's text too
+            train_ngram_lm(host, whole.ids, lm_options)[0].save(folder / LM)
         if listed:
             write_phrases(folder / PHRASES, listed)
         report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
@@ -145,6 +154,11 @@ def style_for(host: Any, style: Style) -> Style:
         return style
     letters = [c for piece in host.tokens.pieces if not piece.startswith("<") for c in piece if c.isalpha()]
     return "restore" if any(c.isupper() for c in letters) and any(c.islower() for c in letters) else "spoken"
+
+
+def _pack(host: Any, scorer: TokenScorer | None, format: Format) -> None:
+    if host.device.type == "cpu":
+        pack_networks(host, (scorer,), format)
 
 
 def _check_replaceable(out: Path) -> None:
@@ -170,6 +184,24 @@ def _check_internal(host: Any, name: str, has_dev: bool) -> None:
 def _unreadable(name: str, reason: str) -> None:
     """A test set that cannot be kept out is an error: its results would be worth nothing."""
     raise BadInputError(f"options.exclude: {name}: {reason}")
+
+
+def _check_speaking(named: str, model_options: Mapping[str, Any]) -> float:
+    """Refuses what cannot be spoken, before the work begins; the neural voice's share of the lines."""
+    if named:
+        raise BadInputError(
+            f"--dev speak keeps the lines that are spoken out of the LM, and {named} may have read them: let the LM be "
+            f"trained here (--lm {', '.join(KINDS)}), or give transcribed speech"
+        )
+    return check_voices(str(model_options.get("language", "")))
+
+
+def _told_of_voices(utterances: Sequence[Utterance], out: int, say: Say) -> dict[str, Any]:
+    """What was spoken for dev, for the card."""
+    natural = sum(u.speaker.startswith("natural") for u in utterances)
+    seconds = sum(u.seconds for u in utterances)
+    say(f"dev: {len(utterances)} lines of the text are spoken, {seconds:.0f} s; {out} are kept out of the LM meanwhile")
+    return {"lines": len(utterances), "neural voice": natural, "seconds": round(seconds, 1), "kept out": out}
 
 
 def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance]:

@@ -29,6 +29,8 @@ def card_text(adapted: Adapted, name: str) -> str:
     ]
     if "note" in report:
         lines += ["", f"**{report['note'][0].upper()}{report['note'][1:]}.**"]
+    if "spoken dev" in report:
+        lines += ["", _spoken(report["spoken dev"])]
     if "before" in report:
         lines += ["", *_table(report)]
     if "set aside" in report:
@@ -60,6 +62,15 @@ def card_text(adapted: Adapted, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _spoken(about: dict[str, Any]) -> str:
+    """That dev is no speech of people, and who spoke it."""
+    return (
+        f"**Dev is synthetic: {about['lines']} lines of the text, {about['neural voice']} of them spoken by a neural "
+        "voice, the others by espeak-ng; clean, in rooms and by telephone. How many errors people's speech has is not "
+        "known.**"
+    )
+
+
 def _text(about: dict[str, Any]) -> str:
     """What was read of the domain's text, and what was done to it."""
     parts = [f"Text: {about['words']:,} words in {about['lines']:,} lines, {about['tokens']:,} of the model's tokens"]
@@ -85,8 +96,9 @@ def _lm(about: dict[str, Any]) -> list[str]:
 
 
 def _table(report: dict[str, Any]) -> list[str]:
+    dev = "synthetic dev" if "spoken dev" in report else "dev"
     rows = [
-        f"| dev ({report['dev utterances']} utterances) | WER | 95 % | substitutions | deletions | insertions |",
+        f"| {dev} ({report['dev utterances']} utterances) | WER | 95 % | substitutions | deletions | insertions |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name in ("before", "after"):

@@ -74,10 +74,12 @@ class DomainText:
     """The text of a domain as the LM reads it.
 
     Attributes:
-        ids: Each line in the model's tokens, folded where the style says so.
+        lines: Each line, in the model's style.
+        ids: The same in the model's tokens, folded where the style says so.
         about: What went into it, for the card.
     """
 
+    lines: list[str]
     ids: list[list[int]]
     about: dict[str, Any]
 
@@ -100,9 +102,10 @@ def read_domain_text(
         say: Called with one line for each thing done.
     """
     lines = _lines(model, text, evaluation, options)
-    ids = [model.tokenizer.encode(line) for line in lines.lines]
+    kept, ids = lines.lines, [model.tokenizer.encode(line) for line in lines.lines]
     if options.style == "fold":
-        ids = [folded for folded in map(Folds(model.tokens), ids) if folded]
+        ids = list(map(Folds(model.tokens), ids))
+        kept, ids = [line for line, y in zip(kept, ids, strict=True) if y], [y for y in ids if y]
     count = sum(map(len, ids))
     _check_script(model.tokens, lines, ids, count)
     about = {
@@ -119,7 +122,7 @@ def read_domain_text(
     for problem in lines.problems[:5]:
         say(f"text: {problem}")
     say(f"text: {lines.words:,} words in {len(lines.lines):,} lines{styled}; {overlap}")
-    return DomainText(ids, about)
+    return DomainText(kept, ids, about)
 
 
 def train_ngram_lm(model: Any, ids: Sequence[Sequence[int]], options: LMOptions) -> tuple[NGramScorer, dict[str, Any]]:

@@ -77,6 +77,11 @@ class ChosenLM:
     name: str
     about: dict[str, Any]
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What it is made of."""
+        return tuple(self.about["weights"])
+
 
 def plan(lm: str, host: Any, tokens: int, minutes: float, style: str, say: Say) -> tuple[Share, ...]:
     """Which LMs are trained, and for how long.

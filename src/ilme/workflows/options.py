@@ -46,6 +46,7 @@ class AdaptOptions:
         joined: Words, on average, to which neighbouring sentences of the text are joined, so that to the LM an end is
             an end of speech: about 75 for speech that fills windows of thirty seconds. 0 joins running text alone, to
             lines as long as short utterances.
+        spoken_lines: With `--dev speak`, how many lines of the text are spoken; at most a fifth of them.
     """
 
     style: Style = "auto"
@@ -64,6 +65,7 @@ class AdaptOptions:
     background: tuple[float, ...] = (0.0,)
     joined: float = 0.0
     decoding: Decoding = "auto"
+    spoken_lines: int = 60
 
     def __post_init__(self) -> None:
         if self.style not in get_args(Style):
@@ -72,7 +74,7 @@ class AdaptOptions:
             raise BadInputError(f"decoding is one of {', '.join(get_args(Decoding))}, not {self.decoding!r}")
         if self.normaliser not in NORMALISERS:
             raise BadInputError(f"normaliser is one of {', '.join(NORMALISERS)}, not {self.normaliser!r}")
-        leasts = {"order": 1, "beam": 0, "max_decodes": 1, "calibration": 2, "overlap": 0, "seed": 0}
+        leasts = {"order": 1, "beam": 0, "max_decodes": 1, "calibration": 2, "overlap": 0, "seed": 0, "spoken_lines": 1}
         for name, least in leasts.items():
             if getattr(self, name) < least:
                 raise BadInputError(f"{name} must be at least {least}, got {getattr(self, name)}")
