@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+import ilme
 from ilme.adapters.ctranslate2 import is_ctranslate2, read_ctranslate2, read_tokenizer
 from ilme.adapters.openai_whisper import read_pt
 from ilme.errors import BadInputError, CheckpointError
 from ilme.recogniser.loading import load_model
+from ilme.workflows.adapt import AdaptOptions
 
 WIDTH, LAYERS, FRAMES, LABELS, MELS, UNITS = 8, 2, 50, 12, 80, 51864
 TYPES = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "float16": 4}
@@ -152,6 +154,10 @@ def test_a_folder_becomes_a_model(tmp_path: Path) -> None:
     features, lengths = model.features([np.zeros(3200, np.float32)])
     rows, _ = model.start(model.encode(features, lengths))
     assert rows.shape == (1, UNITS) and bool(rows.exp().sum().isclose(torch.tensor(1.0), atol=1e-4))
+    (tmp_path / "text.txt").write_text("w5 w6 w7\nw9 w8\n" * 30)
+    options = AdaptOptions(order=2, prune=(0,), beam=2, style="keep")
+    ilme.adapt(str(folder), [tmp_path / "text.txt"], tmp_path / "domain", options=options)
+    assert isinstance(ilme.load_domain(tmp_path / "domain").transcribe(np.zeros(3200, np.float32)).text, str)
 
 
 def damaged() -> dict[str, tuple[Variables, dict, str]]:

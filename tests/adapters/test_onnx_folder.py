@@ -13,12 +13,14 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnx")
 
+import ilme
 from ilme.adapters.moonshine import MoonshineOptions
 from ilme.adapters.onnx_attention import OnnxAttention, moonshine
 from ilme.adapters.onnx_session import recognise
 from ilme.adapters.whisper import WhisperOptions
 from ilme.errors import BadInputError, CheckpointError
 from ilme.testing.contract import attention_rows
+from ilme.workflows.adapt import AdaptOptions
 from tests.adapters.test_moonshine_onnx import write_bundle
 from tests.adapters.tiny import waves
 
@@ -54,6 +56,15 @@ def test_language_task_and_prompt_of_whisper(exported_whisper):
     assert model.prefix[4:6] == (ids["<|de|>"], ids["<|translate|>"])
     assert model.max_labels == min(32, 64 - 7) and torch.isinf(model.allowed_first[twin.tokens.eos])
     assert not torch.isinf(model.allowed[twin.tokens.eos])
+
+
+def test_a_folder_is_adapted_and_transcribes(folder, tmp_path):
+    (tmp_path / "text.txt").write_text("w5 w6 w7\nw9 w8\n" * 30)
+    options = AdaptOptions(order=2, prune=(0,), beam=3, style="keep")
+    ilme.adapt(str(folder), [tmp_path / "text.txt"], tmp_path / "domain", options=options)
+    domain = ilme.load_domain(tmp_path / "domain")
+    assert domain.model.kind == "onnx-attention" and domain.weights.lm > 0
+    assert isinstance(domain.transcribe(waves(1)[0]).text, str)
 
 
 def test_graphs_may_stand_in_the_folder_itself(folder, exported_whisper):

@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnx")
 
+import ilme
 from ilme.adapters.onnx_session import recognise
 from ilme.adapters.onnx_transducer import BpeTokenizer, OnnxTransducer, PieceTokenizer, read_tokens
 from ilme.errors import CheckpointError
@@ -68,6 +69,14 @@ def test_search_with_its_internal_lm(exported):
         total += float(score[0, label])
         score, state = internal.score(torch.tensor([label]), state)
     assert best.scores.subtracted == pytest.approx(total, abs=1e-4)
+
+
+def test_a_folder_is_adapted_and_transcribes(folder, tmp_path):
+    (tmp_path / "text.txt").write_text("the cats\na dog\nthe dogs\n" * 20)
+    ilme.adapt(str(folder), [tmp_path / "text.txt"], tmp_path / "domain")
+    domain = ilme.load_domain(tmp_path / "domain")
+    assert domain.model.kind == "onnx-transducer" and domain.weights.lm > 0
+    assert isinstance(domain.transcribe(waves(1)[0]).text, str)
 
 
 def test_text_and_pieces():

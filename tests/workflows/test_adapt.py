@@ -7,19 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from ilme import models
+from ilme.data.features import FrontendConfig
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.lm.case_folding import FoldedInternal, FoldedScorer
+from ilme.models.checkpoint import load_checkpoint, save_model
+from ilme.models.tdt import TDT_DURATIONS
 from ilme.recogniser.confidence import WordConfidence
 from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.search.consensus import choose
+from ilme.search.ctc import CTCSearch
+from ilme.search.tdt import TDTSearch
 from ilme.workflows.adapt import AdaptOptions, _lasting, adapt, safe_choice, style_for
 from ilme.workflows.card import card_text
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
@@ -201,6 +208,28 @@ def test_our_networks_with_dev(kind, networks, tmp_path, monkeypatch):
     assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
     internal = [INTERNAL] if adapted.domain.weights.subtracted else []  # what is not subtracted is not kept
     assert sorted(p.name for p in out.iterdir()) == sorted([CARD, LM, *internal, "card.md", "tuning.json"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "changes"), [("rnnt", {"durations": TDT_DURATIONS}), ("aed", {"ctc": True})])
+def test_a_tdt_and_a_ctc_layer(kind, changes, networks, tmp_path):
+    """With dev speech, loaded again, and with what searches them."""
+    tokenizer = load_checkpoint(networks / kind).tokenizer
+    torch.manual_seed(1)
+    model = models.build(kind, replace(models.preset(kind, "tiny"), **changes), tokenizer.tokens)
+    for parameter in model.parameters():
+        parameter.data.mul_(2.0)
+    save_model(tmp_path / "model", model, tokenizer, FrontendConfig())
+    head = {"head": "ctc"} if kind == "aed" else {}
+    dev, text = networks / f"dev-{kind}.jsonl", [str(networks / "domain.txt")]
+    adapted = adapt(tmp_path / "model", text, tmp_path / "out", dev=dev, options=OPTIONS, model_options=head)
+    host = load_model(tmp_path / "model", **head)
+    assert set(adapted.ranking) == set(internal_lm.available(host))
+    again = load_domain(tmp_path / "out")
+    search = again._frame_search(again.fusion(again.weights), again.options)
+    assert type(search) is (CTCSearch if head else TDTSearch)
+    texts = {u.id: again.transcribe(u.samples(16_000)).text for u in read_utterances(dev)}
+    assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
 
 
 @KINDS
