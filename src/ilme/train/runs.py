@@ -40,8 +40,7 @@ class SpeechData:
     """Transcribed speech.
 
     Attributes:
-        train: One or more manifests of cuts, folders that `ilme data import` or `ilme data synth` wrote, or Shar
-            shards.
+        train: One or more manifests of cuts, folders that `ilme data import` wrote, or Shar shards.
         held_out: One of those, for held-out loss; None evaluates nothing.
         tokenizer: A sentencepiece model, made by `ilme text bpe`.
         batch: Batch size, order and augmentation.
