@@ -22,7 +22,9 @@ from ilme.lm.ngram import lm_tokens
 from ilme.recogniser.loading import FORMATS, load_model
 from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
+from ilme.runtime.state import select
 from ilme.testing import numbered_tokens, tiny
+from ilme.testing.contract import check_internal_lm, scorer_rows
 from tests.adapters.tiny import Words, waves
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
@@ -125,6 +127,42 @@ def test_what_a_model_can_do(kind):
     assert row["int8"] == ("no" if kind in UNPACKED else "yes") and row["GPU"] == "yes"
     assert row["stream"] == STREAMED.get(kind, "no")
     assert hasattr(model, "stream") == (row["stream"] == "in chunks")
+
+
+LABELS = [5, 9, 6, 9]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "packed"),
+    [(kind, packed) for kind in MAKE for packed in (False, True) if not (packed and kind in UNPACKED)],
+)
+def test_every_internal_lm_hears_nothing(kind, packed):
+    """Each of them: the same rows before and after audio, alone and in a batch, in any order, and beside the model."""
+    model, audio = MAKE[kind]("cpu"), waves(2)
+    if packed:
+        pack_networks(model, (), "float32")
+    calibration = Recogniser(model, tokenizer=Words(200)).calibrate(audio, [LABELS, LABELS[::-1]])
+    for how in ilme.internal_lm.available(model):
+        torch.manual_seed(0)
+        scorer = ilme.internal_lm(model, how, calibration=calibration)
+        if hasattr(model, "step"):
+            check_internal_lm(scorer, model, *model.features(audio), LABELS)
+            continue
+        before = scorer_rows(scorer, [LABELS])
+        fused = {"subtracted": scorer, "weights": FusionWeights(subtracted=0.3)}
+        assert all(Recogniser(model, tokenizer=Words(200), **fused).nbest(audio))
+        assert torch.equal(scorer_rows(scorer, [LABELS]), before), how
+        total = before.exp().sum(-1)
+        assert (
+            torch.allclose(total, torch.ones_like(total), atol=1e-3) and not before[..., model.tokens.blank].exp().any()
+        )
+        both = scorer_rows(scorer, [LABELS[::-1], LABELS])
+        torch.testing.assert_close(both[1:], before, atol=1e-4, rtol=0, msg=how)
+        _, state = scorer.score(torch.tensor(LABELS[:2]), scorer.start(2)[1])
+        swap, label = torch.tensor([1, 0]), torch.tensor(LABELS[:1] * 2)
+        swapped, straight = scorer.score(label, select(state, swap))[0], scorer.score(label, state)[0]
+        torch.testing.assert_close(swapped, straight[swap], atol=1e-4, rtol=0, msg=how)
 
 
 def adapter(kind: str) -> Any:
