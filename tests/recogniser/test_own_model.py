@@ -12,7 +12,7 @@ from ilme.fusion import Fusion, FusionWeights
 from ilme.protocols import NullScorer
 from ilme.search.rescoring import sequence_scores
 from ilme.testing import check_transducer
-from ilme.testing.contract import check_attention_model, check_internal_lm
+from ilme.testing.contract import check_attention_model, check_ctc, check_internal_lm
 from ilme.tokens import Tokens
 from ilme.tuning.tuner import TuningOptions
 from ilme.workflows.evaluate import Plan
@@ -81,6 +81,29 @@ class OwnTransducer:
         return g.clone() if f is None else f + g
 
 
+class OwnTDT(OwnTransducer):
+    """The same, and each word lasts one frame."""
+
+    durations = (0, 1, 2)
+
+    def join_durations(self, f, g):
+        return self.join(f, g), torch.tensor([-4.0, 4.0, -4.0]).expand(len(g), -1)
+
+
+class OwnCTC:
+    """Says one word for each frame, and has learned that `red` is frequent."""
+
+    tokens = Tokens(("<b>", *WORDS), blank=0)
+    device = torch.device("cpu")
+
+    def encode(self, features, lengths):
+        return heard(features), lengths
+
+    def emit(self, h):
+        bias = torch.tensor([-3.0, 0.6, 0.0, 0.0, 0.0])
+        return bias if h is None else torch.nn.functional.pad(h, (1, 0)) + bias
+
+
 class OwnDecoder:
     """Says the words of its memory one after the other, then ends."""
 
@@ -120,47 +143,66 @@ UTTERANCES = [
 ]
 
 
-@pytest.fixture(params=["transducer", "decoder"])
-def model(request):
-    return OwnTransducer() if request.param == "transducer" else OwnDecoder()
+KINDS = {"transducer": OwnTransducer, "tdt": OwnTDT, "ctc": OwnCTC, "decoder": OwnDecoder}
+SEARCHES = {
+    "transducer": lambda *parts: ilme.TransducerSearch(*parts, ilme.TransducerOptions(beam=4, max_symbols=1)),
+    "tdt": lambda *parts: ilme.TDTSearch(*parts, ilme.TransducerOptions(beam=4, max_symbols=1)),
+    "ctc": lambda *parts: ilme.CTCSearch(*parts, ilme.CTCOptions(beam=4)),
+    "decoder": lambda *parts: ilme.AttentionSearch(*parts, ilme.AttentionOptions(beam=4, max_length=8)),
+}
+ESTIMATES = {
+    "transducer": ("removed", "mean-encoder"),
+    "tdt": ("removed", "mean-encoder"),
+    "ctc": ("removed", "frame-prior", "distilled"),
+    "decoder": ("zeroed",),
+}
 
 
-def test_it_has_the_documented_members_alone():
-    assert only_documented(OwnTransducer()) == {"tokens", "device", "encode", "start", "predict", "join"}
-    assert only_documented(OwnDecoder()) == {"tokens", "device", "encode", "start", "step", "without_audio"}
+@pytest.fixture(params=sorted(KINDS))
+def kind(request):
+    return request.param
 
 
-def test_it_keeps_the_contract():
+@pytest.fixture
+def model(kind):
+    return KINDS[kind]()
+
+
+def test_they_have_the_documented_members_alone():
+    both = {"tokens", "device", "encode"}
+    assert only_documented(OwnTransducer()) == both | {"start", "predict", "join"}
+    assert only_documented(OwnTDT()) == both | {"start", "predict", "join", "durations", "join_durations"}
+    assert only_documented(OwnCTC()) == both | {"emit"}
+    assert only_documented(OwnDecoder()) == both | {"start", "step", "without_audio"}
+
+
+def test_they_keep_the_contract():
     x, lengths = features([spoken(t) for t in TEXTS[:2]])
     check_transducer(OwnTransducer(), x, lengths, [1, 2])
+    check_transducer(OwnTDT(), x, lengths, [1, 2])
+    check_ctc(OwnCTC(), x, lengths)
     decoder = OwnDecoder()
     check_attention_model(decoder, x, lengths, [1, 2])
     check_internal_lm(ilme.internal_lm(decoder), decoder, x, lengths, [1, 2])
 
 
-def test_it_has_an_internal_lm(model):
-    names = ilme.internal_lm.available(model)
-    assert names == (("removed", "mean-encoder") if isinstance(model, OwnTransducer) else ("zeroed",))
-    scorer = ilme.internal_lm(model)
-    rows, _ = scorer.start(1)
+def test_it_has_an_internal_lm(kind, model):
+    assert ilme.internal_lm.available(model) == ESTIMATES[kind]
+    rows, _ = ilme.internal_lm(model).start(1)
     labels = rows[0, 1:].exp()
     assert labels.argmax() == 0, "it has learned that red is frequent"
-    expected = torch.tensor([0.6, 0.0, 0.0, 0.0]).softmax(0) if isinstance(model, OwnTransducer) else None
-    if expected is not None:
-        torch.testing.assert_close(labels, expected)
+    if kind != "decoder":
+        torch.testing.assert_close(labels, torch.tensor([0.6, 0.0, 0.0, 0.0]).softmax(0))
 
 
-def test_it_has_a_search(model):
-    x, lengths = features([spoken(TEXTS[0])])
-    encoded = model.encode(x, lengths)
+def test_it_has_a_search(kind, model):
+    encoded = model.encode(*features([spoken(TEXTS[0])]))
     internal = ilme.internal_lm(model)
     fusion = Fusion(NullScorer(model.tokens), internal, FusionWeights(lm=0.1, subtracted=0.3))
-    if isinstance(model, OwnTransducer):
-        best = ilme.TransducerSearch(model, fusion, ilme.TransducerOptions(beam=4, max_symbols=1))(*encoded)[0][0]
-    else:
-        best = ilme.AttentionSearch(model, fusion, ilme.AttentionOptions(beam=4, max_length=8))(encoded)[0][0]
+    search = SEARCHES[kind](model, fusion)
+    best = (search(encoded) if kind == "decoder" else search(*encoded))[0][0]
     assert Words(model.tokens).decode(best.tokens) == TEXTS[0]
-    alone = sequence_scores(internal, [best.tokens], finish=isinstance(model, OwnDecoder)).item()
+    alone = sequence_scores(internal, [best.tokens], finish=kind == "decoder").item()
     assert best.scores.subtracted == pytest.approx(alone, abs=1e-5)
 
 
