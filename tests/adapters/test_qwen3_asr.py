@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 if not hasattr(transformers, "Qwen3ASRForConditionalGeneration"):
     pytest.skip("this transformers has no Qwen3-ASR", allow_module_level=True)
 
-from ilme.adapters.hf import HuggingFaceTokenizer  # noqa: E402
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer  # noqa: E402
 from ilme.adapters.qwen3_asr import Qwen3ASR, Qwen3ASROptions, conversation  # noqa: E402
 from ilme.errors import BadInputError, CheckpointError  # noqa: E402
 from ilme.ilm import Calibration, internal_lm  # noqa: E402

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ilme.adapters.canary import Canary, CanaryOptions, CohereASR
-from ilme.adapters.hf import HuggingFaceTokenizer
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer
 from ilme.adapters.moonshine import Moonshine
 from ilme.adapters.moonshine_streaming import MoonshineStreaming
 from ilme.adapters.qwen3_asr import Qwen3ASR, Qwen3ASROptions

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from ilme.commands.arguments import parse_arguments, plain_arguments
-from ilme.commands.options import read_command
+from ilme.commands.options import FLAT, read_command
 from ilme.errors import BadInputError, UsageError
 
 
@@ -146,3 +146,27 @@ def test_mistakes_in_a_file_are_named(tmp_path: Path) -> None:
     assert told("size: x") == "--size: 'x' is not a whole number"
     assert "not a file of options in YAML" in told("just words") and "line 2" in told("size: [\n")
     assert "does not exist" in mistake("a", "b", "--config", str(tmp_path / "none.yaml"))
+
+
+@dataclass(frozen=True)
+class Shared:
+    size: int = 1
+    group: Group = GROUP
+
+
+def flat_command(first: str, shared: Annotated[Shared, FLAT] = Shared()) -> None:  # noqa: B008
+    """Does nothing."""
+
+
+def test_a_flat_group_is_given_whole(tmp_path: Path) -> None:
+    def given(*words: str) -> dict[str, Any]:
+        return parse_arguments("do", flat_command, words)
+
+    assert given("a") == {"first": "a", "shared": Shared()}
+    assert given("a", "--size", "2", "group.steps=3") == {"first": "a", "shared": Shared(2, Group(steps=3))}
+    (tmp_path / "do.yaml").write_text("size: 5\ngroup:\n  quick: true\n")
+    assert given("a", "--config", str(tmp_path / "do.yaml"))["shared"] == Shared(5, Group(quick=True))
+    with pytest.raises(UsageError, match="there is no option --shared"):
+        given("a", "--shared.size", "2")
+    with pytest.raises(UsageError, match="steps must be at least 1"):
+        given("a", "--group.steps", "0")

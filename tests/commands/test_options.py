@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from ilme.commands.options import REQUIRED, Option, read_command
+from ilme.commands.options import FLAT, REQUIRED, Option, flat_groups, read_command
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,23 @@ def test_types_are_seen_through_none() -> None:
     assert found["texts"].is_list and found["group.files"].is_list and not found["model"].is_list
     assert found["group.names"].is_dict and not found["group.names"].is_group
     assert found["group.maybe"].is_group and (found["group.must"].group, found["group.must"].leaf) == ("group", "must")
+
+
+def flat_command(first: str, inner: Annotated[Group, FLAT] = GROUP, last: int = 1) -> None:
+    """Do it.
+
+    Args:
+        first: The first.
+        inner: Not an option.
+        last: The last.
+    """
+
+
+def test_fields_of_a_flat_group_are_options_of_the_command() -> None:
+    found = {option.name: option for option in read_command(flat_command).options}
+    assert list(found)[:5] == ["first", "must", "files", "inner", "inner.depth"] and list(found)[-1] == "last"
+    assert found["files"].help == "Files to read." and found["must"].default == 3
+    assert flat_groups(flat_command) == {"inner": Group} and not flat_groups(command)
 
 
 def test_the_module_says_what_help_shows(monkeypatch: Any) -> None:

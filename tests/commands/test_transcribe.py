@@ -95,7 +95,7 @@ def test_mistakes_are_explained(decoded: Decoded, audio: Path, tmp_path: Path, c
         ([*model, str(tmp_path / "*.ogg")], 1, "no file matches"),
         ([*model, str(audio), "--timestamps", "true"], 1, "takes no timestamps"),
         (["--domain", str(audio), str(audio)], 1, "is no domain folder"),
-        ([*model, str(audio), "--batch_seconds", "0"], 1, "a batch needs seconds"),
+        ([*model, str(audio), "--batch_seconds", "0"], 2, "a batch needs seconds"),
     ]:
         assert main(["transcribe", *arguments]) == status, arguments
         assert message in capsys.readouterr().err

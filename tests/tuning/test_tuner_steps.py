@@ -16,7 +16,8 @@ from ilme.tuning import tuner
 from ilme.tuning.error_surface import CandidateLists
 from ilme.tuning.option_search import OptionSpace
 from ilme.tuning.proposals import Proposer
-from ilme.tuning.tuner import TuningOptions, stability
+from ilme.tuning.stability import stability
+from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import Objective, Optimum, Prior, WeightSpace
 from tests.tuning.test_weight_search import forty_words
 

@@ -8,13 +8,15 @@ from ilme.cli import main
 from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.metrics import ErrorCounts
 from ilme.evaluation.results import Results
-from ilme.evaluation.tuning_result import TuningResult
+from ilme.evaluation.tuning_result import Balance, HeatMap, TuningResult
+from ilme.fusion import FusionWeights
 from ilme.recogniser.domain import PHRASES, Domain, load_domain
-from ilme.recogniser.loading import Parts, describe, load_model
+from ilme.recogniser.loading import Parts, describe, load_model, load_recogniser
 from ilme.recogniser.options import safe_boost
 from ilme.tuning.boost import BoostStep
 from ilme.workflows.adapt import AdaptOptions, adapt
 from ilme.workflows.decoding import read_set
+from ilme.workflows.evaluate import evaluate
 from ilme.workflows.transcribe import Job
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
 
@@ -77,6 +79,29 @@ def test_the_card_says_how_dev_is_heard_with_the_list(folder, tmp_path, monkeypa
     assert not all("whale" in u.hypothesis for u in found.before.utterances)
 
 
+def tuning(weights: FusionWeights, phrases: bool) -> TuningResult:
+    drawn = HeatMap((0.0,), (0.0,), ((50.0,),), 0.0), Balance(*[(0.0,)] * 5)
+    return TuningResult(
+        "BS", weights, ErrorCounts(hits=1), None, 3, "none", 0.0, 5, (), *drawn, None, 1.0, phrases=phrases
+    )
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_weight_that_was_tuned_to_nothing_stays_so(folder, loaded):
+    """And one that was not tuned is the safe one; whether the model is named or is a recogniser already."""
+    names, dev = folder / "names.txt", read_set(folder / "dev.jsonl")
+    model = load_recogniser(Parts(str(folder / "rnnt"))) if loaded else folder / "rnnt"
+
+    def used(phrases: bool, boost: float = 0.0, listed=names) -> float:
+        weights = tuning(FusionWeights(phrases=boost), phrases)
+        return evaluate(model, dev[:2], weights=weights, phrases=listed).systems[0].weights.phrases
+
+    assert used(phrases=True) == 0.0
+    assert used(phrases=True, boost=0.7) == used(phrases=False, boost=0.7) == 0.7
+    assert used(phrases=False) == safe_boost(load_model(folder / "rnnt"))
+    assert used(phrases=True, boost=0.7, listed="") == 0.0
+
+
 def test_a_card_with_a_boost_and_no_list_is_damaged(folder, tmp_path):
     found = adapted(folder, tmp_path / "out", phrases=folder / "names.txt")
     (tmp_path / "out" / PHRASES).unlink()
@@ -91,10 +116,11 @@ def test_commands(folder, tmp_path, capsys):
     small = ["--tuning.method", "BS", "--tuning.beam", "3", "--tuning.replicates", "2", "--tuning.grid", "3"]
     assert main(["tune", model, dev, str(tmp_path / "tuned"), "--phrases", names, *small]) == 0
     tuning = tmp_path / "tuned" / "tuning.json"
-    boost = TuningResult.load(tuning).weights.phrases
+    found = TuningResult.load(tuning)
+    assert found.phrases
     assert main(["evaluate", model, dev, str(tmp_path / "out"), "--phrases", names, "--weights", str(tuning)]) == 0
     (system,) = Results.load(tmp_path / "out" / "results.json").systems
-    assert system.weights.phrases == boost or not boost
+    assert system.weights.phrases == found.weights.phrases
     assert main(["evaluate", model, dev, str(tmp_path / "safe"), "--phrases", names, "--beam", "3"]) == 0
     (system,) = Results.load(tmp_path / "safe" / "results.json").systems
     assert system.weights.phrases == safe_boost(load_model(model))

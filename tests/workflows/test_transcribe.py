@@ -24,7 +24,8 @@ from ilme.recogniser import options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.transcripts import render
 from ilme.workflows.adapt import AdaptOptions, adapt
-from ilme.workflows.transcribe import JOURNAL, Job, Output, TranscribeOptions, run_job, transcribe_files
+from ilme.workflows.transcribe import Job, TranscribeOptions, run_job, transcribe_files
+from ilme.workflows.transcribe_output import JOURNAL, Output
 from tests.checkpoints import RATE, write_checkpoints, write_wave
 
 SLOW = str(Path(__file__).parent / "slow_job.py")

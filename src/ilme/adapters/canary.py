@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.decoder import Decoder, FeedForward, Linear
-from ilme.adapters.hf import Audio, HuggingFaceTokenizer, TransformerAED, read_layer
+from ilme.adapters.hf import Audio, TransformerAED, read_layer
 from ilme.adapters.hf_frames import length_mask
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer
 from ilme.data.nemo_mel import NemoMel, NemoMelConfig
 from ilme.errors import BadInputError, CheckpointError
 from ilme.tokens import Tokenizer, Tokens

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ilme.adapters.binary_file import BinaryFile
-from ilme.adapters.hf import HuggingFaceTokenizer, TokenizerFile
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer, TokenizerFile
 from ilme.adapters.openai_whisper import ENGLISH_ONLY, TiktokenTokenizer, check_dims, find_ranks
 from ilme.adapters.whisper import WhisperTokenizer
 from ilme.errors import CheckpointError

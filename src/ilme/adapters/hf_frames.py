@@ -15,7 +15,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ilme.adapters.hf import RATE, HuggingFaceTokenizer, OwnOptions
+from ilme.adapters.hf import RATE, OwnOptions
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer
 from ilme.errors import CheckpointError
 from ilme.tokens import Tokenizer, Tokens
 

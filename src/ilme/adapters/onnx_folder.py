@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-from ilme.adapters.hf import HuggingFaceTokenizer, TokenizerFile
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer, TokenizerFile
 from ilme.adapters.moonshine import MoonshineOptions, unwritten
 from ilme.adapters.moonshine_onnx import EOS, SOS, llama_js_tokenizer
 from ilme.adapters.onnx_session import OnnxGraph, whole

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.hf import RATE, Audio, HuggingFaceTokenizer, OwnOptions
+from ilme.adapters.hf import RATE, Audio, OwnOptions
+from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer
 from ilme.errors import BadInputError, CheckpointError
 from ilme.runtime.state import State
 from ilme.tokens import Tokenizer, Tokens

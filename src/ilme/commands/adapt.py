@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
+from ilme.commands.options import FLAT
+from ilme.commands.shared import ModelOptions
 from ilme.runtime.console import tell
-from ilme.runtime.formats import Format
 from ilme.workflows.options import AdaptOptions
 
-OPTIONS = AdaptOptions()
+OPTIONS, HOST = AdaptOptions(), ModelOptions()
 SHOWN = {
     "adapt": (
         "model",
@@ -41,12 +43,7 @@ def adapt(
     lm: str = "auto",
     minutes: float = 0.0,
     phrases: str = "",
-    language: str = "",
-    prompt: str = "",
-    ranks: str = "",
-    head: str = "",
-    device: str = "cpu",
-    format: Format = "float32",
+    host: Annotated[ModelOptions, FLAT] = HOST,
     options: AdaptOptions = OPTIONS,
 ) -> None:
     """Adapt a model to a domain and write a folder for `ilme transcribe --domain`.
@@ -68,15 +65,9 @@ def adapt(
         minutes: Time for training neural LMs; 0 trains the n-gram alone. A run that was killed goes on when it is
             started again.
         phrases: A file of names and terms that may be said, one a line; a tab and a number after one is its weight.
-        language: Language of multilingual models.
-        prompt: Text that Whisper is told came before.
-        ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
-        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
-        device: Where everything runs.
-        format: Of the weights on a CPU: float32, bfloat16 or int8.
+        host: What the model is told, and where it runs.
         options: Order of the LM, internal LM, beam and the like.
     """
-    from ilme.commands.models import model_options
     from ilme.errors import UsageError
     from ilme.workflows.adapt import adapt as run
     from ilme.workflows.card import card_text
@@ -95,9 +86,9 @@ def adapt(
         lm=lm,
         minutes=minutes,
         phrases=phrases,
-        device=device,
-        format=format,
-        model_options=model_options(language, prompt, ranks, head),
+        device=host.device,
+        format=host.format,
+        model_options=host.options,
         options=options,
         say=lambda line: tell(line, sys.stdout),
     )

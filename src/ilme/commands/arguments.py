@@ -12,11 +12,12 @@ import re
 from argparse import ArgumentError
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ilme.commands.options import Command, Option, read_command
+from ilme.commands.options import Command, Option, flat_groups, read_command
 from ilme.errors import BadInputError, UsageError
 
 __all__ = ["did_you_mean", "parse_arguments", "plain_arguments", "usage"]
@@ -31,10 +32,12 @@ def parse_arguments(name: str, function: Callable[..., Any], words: Sequence[str
     """The values with which a command's function is to be called."""
     from jsonargparse import ArgumentParser
 
-    command = read_command(function)
+    command, flat = read_command(function), flat_groups(function)
     parser = ArgumentParser(prog=f"ilme {name}", exit_on_error=False)
     parser.add_argument("--config", action="config")
-    parser.add_function_arguments(function, fail_untyped=True)
+    parser.add_function_arguments(function, fail_untyped=True, skip=set(flat))
+    for group in flat.values():
+        parser.add_class_arguments(group, fail_untyped=True)
     try:
         parsed = parser.parse_args(plain_arguments(name, command, [word.translate(SHIELDED) for word in words]))
     except ArgumentError as error:
@@ -44,10 +47,11 @@ def parse_arguments(name: str, function: Callable[..., Any], words: Sequence[str
             "--config: this is not a file of options in YAML: it is no text, or nested too deeply"
         ) from error
     try:
-        values = vars(parser.instantiate(parsed))
+        values = {k: _unshielded(v) for k, v in vars(parser.instantiate(parsed)).items() if k not in PARSERS}
+        groups = {n: group(**{f.name: values.pop(f.name) for f in fields(group)}) for n, group in flat.items()}
     except BadInputError as error:  # a dataclass of options that refuses its values
         raise UsageError(str(error)) from error
-    return {key: _unshielded(value) for key, value in values.items() if key not in PARSERS}
+    return values | groups
 
 
 def plain_arguments(name: str, command: Command, words: Sequence[str]) -> list[str]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
+from ilme.commands.options import FLAT
+from ilme.commands.searched import SearchOptions
+from ilme.commands.shared import ModelOptions, Sharing
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.metrics import NormaliserName
 from ilme.evaluation.results import Results
 from ilme.evaluation.tables import Style, main_table, render
-from ilme.recogniser.decoder import DecodingOptions, Processes
-from ilme.recogniser.options import SearchSettings
-from ilme.runtime.formats import Format
+from ilme.recogniser.decoder import Processes
 
-DECODING, SEARCH = DecodingOptions(), SearchSettings()
+if TYPE_CHECKING:
+    from ilme.workflows.evaluate import Plan
+
 SHOWN = {
     "evaluate": (
         "model",
@@ -36,37 +40,57 @@ SHOWN = {
 }
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Names, and what is measured beside the errors.
+
+    Attributes:
+        method: Name of the method; without it the tuning's, or the one that the weights make it.
+        label: Name of the model in tables; its path's last part by default.
+        name: Name of the test set; its path's last part by default.
+        beam: Of the search, where no weights are given; 0 takes the model's own.
+        normaliser: Of the texts, where no weights are given.
+        details: Explain the choice in so many utterances, label by label.
+        search_errors: Say of so many utterances whether the search or the scores lost them; scores each transcript.
+    """
+
+    method: str = ""
+    label: str = ""
+    name: str = ""
+    beam: int = 0
+    normaliser: NormaliserName = "none"
+    details: int = 12
+    search_errors: int = 0
+
+    def plan(self, model: str) -> Plan:
+        from ilme.workflows.evaluate import Plan
+
+        return Plan(
+            self.label or Path(model).name,
+            self.method,
+            beam=self.beam,
+            normaliser=self.normaliser,
+            details=self.details,
+            search_errors=self.search_errors,
+        )
+
+
+MEASURED, SEARCHED, HOST, SHARING = Measured(), SearchOptions(), ModelOptions(), Sharing()
+
+
 def evaluate(
     model: str,
     test: Path,
     out: Path,
     weights: Path | None = None,
-    lm: str = "",
-    subtracted: str = "internal",
     domain: bool = False,
-    phrases: str = "",
-    method: str = "",
-    label: str = "",
-    name: str = "",
-    beam: int = 0,
-    normaliser: NormaliserName = "none",
-    details: int = 12,
-    search_errors: int = 0,
-    split: str = "",
-    limit: int = 0,
-    language: str = "",
-    prompt: str = "",
-    ranks: str = "",
-    head: str = "",
-    device: str = "cpu",
-    format: Format = "float32",
-    workers: int = 1,
-    ray: str = "",
     hypotheses: Path | None = None,
     ledger: Path | None = None,
     style: Style = "terminal",
-    decoding: DecodingOptions = DECODING,
-    search: SearchSettings = SEARCH,
+    measured: Annotated[Measured, FLAT] = MEASURED,
+    searched: Annotated[SearchOptions, FLAT] = SEARCHED,
+    host: Annotated[ModelOptions, FLAT] = HOST,
+    sharing: Annotated[Sharing, FLAT] = SHARING,
 ) -> int:
     """Decode a test set with fixed weights and write OUT/results.json: WER with interval, errors by kind, transcripts.
 
@@ -81,85 +105,51 @@ def evaluate(
         test: Utterances: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
         out: Folder for results.json and the decode.
         weights: tuning.json of `ilme tune`; without it nothing is fused.
-        lm: The external LM, as for `ilme tune`.
-        subtracted: What is subtracted, as for `ilme tune`.
         domain: MODEL is a domain folder: its LM, internal LM, weights and search are used.
-        phrases: A file of names and terms that may be said, one a line; errors on its words are told apart.
-        method: Name of the method; without it the tuning's, or the one that the weights make it.
-        label: Name of the model in tables; its path's last part by default.
-        name: Name of the test set; its path's last part by default.
-        beam: Of the search, where no weights are given; 0 takes the model's own.
-        normaliser: Of the texts, where no weights are given.
-        details: Explain the choice in so many utterances, label by label.
-        search_errors: Say of so many utterances whether the search or the scores lost them; scores each transcript.
-        split: Only utterances whose split is this.
-        limit: At most this many utterances; 0 takes all.
-        language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
-        prompt: Text that Whisper is told came before.
-        ranks: The .tiktoken file of an OpenAI .pt.
-        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
-        device: Where everything runs.
-        format: Of the weights on a CPU: float32, bfloat16 or int8.
-        workers: Processes on this machine, started with torchrun; or workers of the Ray cluster.
-        ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
         ledger: Where looks are counted; test-looks.json beside OUT by default.
         style: Of the printed table.
-        decoding: Batches and cache.
-        search: Search options that differ from the model's own.
+        measured: Names, and what is measured beside the errors.
+        searched: What stands beside the model, and how it is searched.
+        host: What the model is told, and where it runs.
+        sharing: Who shares the work.
     """
-    from ilme.commands.models import model_options
     from ilme.commands.progress import utterance_progress
     from ilme.commands.workers import share_among
     from ilme.errors import UsageError
     from ilme.recogniser.domain import CARD, load_domain
     from ilme.runtime.files import file_hash
     from ilme.workflows.decoding import Ray
-    from ilme.workflows.evaluate import Plan
     from ilme.workflows.evaluate import evaluate as run
 
-    if not ray and (status := share_among(workers)) is not None:
+    if not sharing.ray and (status := share_among(sharing.workers)) is not None:
         return status
-    if domain and (ray or weights is not None or lm):
+    if domain and (sharing.ray or weights is not None or searched.lm):
         raise UsageError("a domain folder has its own LM and weights, and is evaluated here or with --workers")
     processes, ledger = Processes.from_environment(), ledger or out.parent / "test-looks.json"
-    plan = Plan(
-        label or Path(model).name,
-        method,
-        beam=beam,
-        normaliser=normaliser,
-        details=details,
-        search_errors=search_errors,
-    )
     with utterance_progress(processes.rank == 0) as progress:
         results = run(
-            load_domain(model, device=device, format=format) if domain else model,
+            load_domain(model, device=host.device, format=host.format) if domain else model,
             test,
             weights=weights,
-            lm=lm,
-            subtracted=subtracted,
-            phrases=phrases,
-            plan=plan,
-            name=name,
+            plan=measured.plan(model),
+            name=measured.name,
             out=out,
-            split=split,
-            limit=limit,
-            device=device,
-            format=format,
-            search=search,
-            decoding=decoding,
-            model_options=model_options(language, prompt, ranks, head),
+            **vars(searched),
+            device=host.device,
+            format=host.format,
+            model_options=host.options,
             about={"domain": file_hash(Path(model) / CARD)} if domain else None,
             hypotheses=hypotheses,
             ledger=ledger,
             processes=processes,
-            ray=Ray(ray, workers) if ray else None,
+            ray=Ray(sharing.ray, sharing.workers) if sharing.ray else None,
             progress=progress,
         )
     if processes.rank == 0:
         _tell(results, len(looks_at(ledger, results)), style)
-        if phrases:
-            print(_apart(results, phrases), file=_beside(style))
+        if searched.phrases:
+            print(_apart(results, searched.phrases), file=_beside(style))
     return 0
 
 

@@ -1,7 +1,8 @@
 """The options of a command, read from its signature and its docstrings.
 
-A parameter is an option; a parameter that is a dataclass is a group, and its fields are options named `group.field`.
-What an option does is the entry of its name under `Args:` or `Attributes:`. A line under `Example:` is shown by --help.
+A parameter is an option; a parameter that is a dataclass is a group, and its fields are options named `group.field`. If
+it is annotated with `FLAT` they are named `field`, so that commands can share options. What an option does is the entry
+of its name under `Args:` or `Attributes:`. A line under `Example:` is shown by --help.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["REQUIRED", "Command", "Option", "read_command"]
+__all__ = ["FLAT", "REQUIRED", "Command", "Option", "flat_groups", "read_command"]
 
+FLAT = "flat"  # Annotated[Group, FLAT]
 REQUIRED: Any = inspect.Parameter.empty  # the default of an option that has none
 
 
@@ -127,13 +129,23 @@ def read_command(function: Callable[..., Any]) -> Command:
     )
 
 
+def flat_groups(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters that are annotated with `FLAT`, and their dataclasses."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    return {n: typing.get_args(hint)[0] for n, hint in hints.items() if FLAT in getattr(hint, "__metadata__", ())}
+
+
 def _options(owner: Any, defaults: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
     """The options that a function's parameters or a dataclass's fields make."""
     from docstring_parser.google import parse
 
     hints = typing.get_type_hints(owner)
     told = {p.arg_name: p.description or "" for p in parse(inspect.getdoc(owner) or "").params}
+    flat = {} if inspect.isclass(owner) else flat_groups(owner)
     for name, default in defaults.items():
+        if name in flat:
+            yield from _options(flat[name], _field_defaults(flat[name], default))
+            continue
         option = Option(prefix + name, hints[name], default, " ".join(told.get(name, "").split()))
         yield option
         for part in option.types:

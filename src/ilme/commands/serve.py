@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ilme.runtime.formats import Format
+from ilme.commands.options import FLAT
+from ilme.commands.shared import ModelOptions
 from ilme.serve.options import ServeOptions
 
-OPTIONS = ServeOptions()
+OPTIONS, HOST = ServeOptions(), ModelOptions()
 SHOWN = {
     "serve": (
         "domains",
@@ -40,11 +41,7 @@ def serve(
     key: str = "",
     origins: list[str] | None = None,
     adapt: Path | None = None,
-    device: str = "cpu",
-    format: Format = "float32",
-    language: str = "",
-    prompt: str = "",
-    ranks: str = "",
+    models: Annotated[ModelOptions, FLAT] = HOST,
     options: ServeOptions = OPTIONS,
 ) -> None:
     """Serve domain folders, or a model as it is, to OpenAI's clients.
@@ -68,16 +65,11 @@ def serve(
         origins: Other sites whose pages may call, such as https://example.org.
         adapt: Folder for domains that clients make from text, on the page or over HTTP; those that are there are
             served, too. Nobody can make any if it is not given.
-        device: Where everything runs.
-        format: Of the weights on a CPU: float32, bfloat16 or int8.
-        language: Language of multilingual models.
-        prompt: Text that Whisper is told came before.
-        ranks: The .tiktoken file of an OpenAI .pt.
+        models: What the models are told, and where they run.
         options: Limits, batches, time-outs.
     """
     import os
 
-    from ilme.commands.models import model_options
     from ilme.errors import UsageError
     from ilme.serve.adapting import made_before
     from ilme.serve.run import jobs_of
@@ -85,9 +77,9 @@ def serve(
 
     if workers < (1 if ray else 0):
         raise UsageError(f"workers must {'be at least 1 with --ray' if ray else 'not be negative'}, got {workers}")
-    jobs = jobs_of(domains, model, device, format, model_options(language, prompt, ranks))
+    jobs = jobs_of(domains, model, models.device, models.format, models.options)
     if adapt is not None:
-        jobs |= made_before(adapt, jobs, device, format)
+        jobs |= made_before(adapt, jobs, models.device, models.format)
     print(f"serving {', '.join(jobs)} at http://{host}:{port}", flush=True)
     key = key or os.environ.get("ILME_KEY", "")
     if ray:

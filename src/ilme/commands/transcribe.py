@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ilme.runtime.formats import Format
+from ilme.commands.options import FLAT
+from ilme.commands.shared import ModelOptions, Sharing
+from ilme.workflows.options import TranscribeOptions
 
+if TYPE_CHECKING:
+    from ilme.workflows.transcribe_output import Outcome
+
+OPTIONS, HOST, SHARING = TranscribeOptions(), ModelOptions(), Sharing()
 TranscriptFormat = Literal["txt", "json", "srt", "vtt"]
 SHOWN = {
     "transcribe": (
@@ -36,21 +45,12 @@ def transcribe(
     out: Path | None = None,
     formats: list[TranscriptFormat] | None = None,
     phrases: str = "",
-    baseline: bool = False,
     overwrite: bool = False,
     timestamps: bool = False,
-    words: bool = False,
-    language: str = "",
-    prompt: str = "",
-    ranks: str = "",
-    head: str = "",
     ctc_weight: float | None = None,
-    device: str = "cpu",
-    format: Format = "float32",
-    workers: int = 1,
-    ray: str = "",
-    batch_seconds: float = 240.0,
-    batch_size: int = 16,
+    options: Annotated[TranscribeOptions, FLAT] = OPTIONS,
+    host: Annotated[ModelOptions, FLAT] = HOST,
+    sharing: Annotated[Sharing, FLAT] = SHARING,
 ) -> int:
     """Transcribe audio files, however many and however long, with a domain folder of `ilme adapt` or a model as it is.
 
@@ -69,54 +69,32 @@ def transcribe(
             the name of a file named itself; without it they are printed.
         formats: Any of txt, json, srt, vtt; txt if not given.
         phrases: A file of names and terms that may be said, one a line; a tab and a number after one is its weight.
-        baseline: Also write what the model makes of it without the domain, as NAME.baseline.
         overwrite: Replace transcripts that another run wrote.
         timestamps: Let Whisper time each sentence; subtitles are then sentences, not windows.
-        words: Also say when each word was said, and how sure it is; --formats json holds that.
-        language: Language of multilingual models, such as de; Whisper also takes auto, and tells it for each window.
-        prompt: Text that Whisper is told came before.
-        ranks: The .tiktoken file of an OpenAI .pt.
-        head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         ctc_weight: Share of the CTC layer's score beside the decoder's, 0 to 1, for an AED of `ilme train` with one.
-        device: Where everything runs.
-        format: Of the weights on a CPU: float32, bfloat16 or int8.
-        workers: Processes on this machine (needs --out), or workers of the Ray cluster.
-        ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
-        batch_seconds: Seconds of audio that are searched at once.
-        batch_size: Most windows that are searched at once.
+        options: Batches, and what is written beside the text.
+        host: What the model is told, and where it runs.
+        sharing: Who shares the work.
     """
-    import sys
-    from contextlib import ExitStack
-
-    from ilme.commands.models import model_options
     from ilme.commands.progress import seconds_progress
     from ilme.commands.workers import share_among
     from ilme.data.audio_files import find_audio
     from ilme.errors import UsageError
     from ilme.recogniser.decoder import Processes
-    from ilme.recogniser.transcripts import render
-    from ilme.workflows.transcribe import Job, Output, TranscribeOptions, run_job
+    from ilme.workflows.transcribe import Job, run_job
+    from ilme.workflows.transcribe_output import Output
 
     if domain is None and not model:
         raise UsageError("name a domain folder with --domain (`ilme adapt` writes one), or a model with --model")
-    wanted = list(dict.fromkeys(formats or ["txt"]))
-    if workers > 1 and not ray:
+    if sharing.workers > 1 and not sharing.ray:
         if out is None:
             raise UsageError("several workers write into a folder: name one with --out")
-        if (status := share_among(workers)) is not None:
+        if (status := share_among(sharing.workers)) is not None:
             return status
+    wanted = list(dict.fromkeys(formats or ["txt"]))
     processes = Processes.from_environment()
-    job = Job(
-        "" if domain is None else str(domain),
-        model,
-        device,
-        format,
-        timestamps,
-        model_options(language, prompt, ranks, head),
-        phrases,
-        ctc_weight,
-    )
-    options = TranscribeOptions(batch_seconds, batch_size, baseline, words)
+    where = "" if domain is None else str(domain)
+    job = Job(where, model, host.device, host.format, timestamps, host.options, phrases, ctc_weight)
     files, failed = find_audio(audio), 0
     several = len(files) > 1
     with ExitStack() as held:
@@ -126,7 +104,7 @@ def transcribe(
             output.check_names(files)
             files = output.left(processes.share(files))
         bar = held.enter_context(seconds_progress(processes.rank == 0))
-        for outcome in run_job(job, files, options, bar, ray, workers):
+        for outcome in run_job(job, files, options, bar, sharing.ray, sharing.workers):
             if outcome.transcript is None:
                 failed += 1
                 path = str(outcome.file.path)
@@ -134,10 +112,18 @@ def transcribe(
             elif output is not None:
                 output.write(outcome)
             else:
-                title = f"{outcome.file.path}: " if several else ""
-                for name in wanted:
-                    if outcome.baseline is not None:
-                        print(f"{title}without the domain: {render(outcome.baseline, name)}", end="")
-                    print(f"{title if name == 'txt' else ''}{render(outcome.transcript, name)}", end="", flush=True)
+                _print(outcome, wanted, f"{outcome.file.path}: " if several else "")
     processes.wait()  # torchrun ends the others when the first of them reports a failure
     return 1 if failed else 0
+
+
+def _print(outcome: Outcome, formats: Sequence[str], title: str) -> None:
+    """The transcript in each format, the one without the domain before it if there is one."""
+    from ilme.recogniser.transcripts import render
+
+    if outcome.transcript is None:
+        return
+    for name in formats:
+        if outcome.baseline is not None:
+            print(f"{title}without the domain: {render(outcome.baseline, name)}", end="")
+        print(f"{title if name == 'txt' else ''}{render(outcome.transcript, name)}", end="", flush=True)

@@ -142,6 +142,7 @@ class TuningResult:
         search: Search options that were tuned to something else than was given; `ilme evaluate` takes them over.
         at_bound: Weights (`lm`, `subtracted`, `length`) that ended at the largest value of their range.
         gaining: Whether the last decode that was allowed still made clearly fewer errors than those before it.
+        phrases: Whether the weight of listed phrases was tuned too; it is then 0 where no weight helped.
     """
 
     method: Method
@@ -160,6 +161,7 @@ class TuningResult:
     search: dict[str, float] = field(default_factory=dict)
     at_bound: tuple[str, ...] = ()
     gaining: bool = False
+    phrases: bool = False
 
     @property
     def decodes(self) -> int:

@@ -99,8 +99,6 @@ def adapt(
     named = "" if lm in KINDS else lm
     if not text and not named:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
-    if limit < 0:
-        raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
     _check_replaceable(out)
     listed = read_phrases(phrases) if isinstance(phrases, str | Path) and phrases else as_phrases(phrases or ())  # type: ignore[arg-type]
     speaks = isinstance(dev, str) and dev == SPEAK
@@ -139,11 +137,9 @@ def adapt(
             found = _without_dev(host, domain, listed, options, say)
         if speaks and chosen.kinds == ("ngram",):  # what was kept out for dev is the domain's text too
             train_ngram_lm(host, whole.ids, lm_options)[0].save(folder / LM)
-        if listed:
-            write_phrases(folder / PHRASES, listed)
         report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
         found = replace(found, domain=replace(found.domain, report=report))
-        written = _written(found, folder, out.name)
+        written = _written(found, listed, folder, out.name)
     shutil.rmtree(work_folder(out), ignore_errors=True)
     return written
 
@@ -205,6 +201,8 @@ def _told_of_voices(utterances: Sequence[Utterance], out: int, say: Say) -> dict
 
 
 def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance]:
+    if limit < 0:
+        raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
     if not limit or len(utterances) <= limit:
         return utterances
     chosen = random.Random(seed).sample(range(len(utterances)), limit)
@@ -228,8 +226,10 @@ def _kept_options(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return kept
 
 
-def _written(found: Adapted, folder: Path, name: str) -> Adapted:
+def _written(found: Adapted, listed: Sequence[Phrase], folder: Path, name: str) -> Adapted:
     """Puts what was found into the folder, the card last."""
+    if listed:
+        write_phrases(folder / PHRASES, listed)
     if found.internal is not None:
         save_internal_lm(folder / INTERNAL, found.internal)
     if found.tuning is not None:

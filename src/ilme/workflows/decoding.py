@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,15 +12,17 @@ import torch
 
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
+from ilme.lm.phrase_list import read_phrases
+from ilme.recogniser.contents import contents
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.recogniser.loading import Parts, load_recogniser
+from ilme.recogniser.loading import Parts, describe, load_recogniser
 from ilme.recogniser.options import Options, SearchSettings
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import remove_partials
 from ilme.runtime.locks import only_run
 from ilme.tuning.tuner import Decoder
 
-__all__ = ["DecoderPlan", "Progress", "Ray", "batches_for", "held", "read_set"]
+__all__ = ["DecoderPlan", "Progress", "Ray", "batches_for", "held", "planned", "read_set"]
 
 Progress = Callable[[int, int], None]  # (utterances done, of how many)
 
@@ -43,7 +45,7 @@ class DecoderPlan:
     """All that another process needs to make the decoder again.
 
     Attributes:
-        parts: The model and its scorers.
+        parts: The model and its scorers; None for a recogniser that is there already, in this process alone.
         utterances: The set.
         folder: Where n-best lists are written as they finish; None keeps them in memory.
         about: What a folder of earlier results must match.
@@ -52,7 +54,7 @@ class DecoderPlan:
         model_options: What the model's own kind takes, such as a language.
     """
 
-    parts: Parts
+    parts: Parts | None
     utterances: tuple[Utterance, ...]
     folder: Path | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +63,14 @@ class DecoderPlan:
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Recogniser:
-        return load_recogniser(self.parts, self.search, dict(self.model_options))
+        return load_recogniser(self.named, self.search, dict(self.model_options))
+
+    @property
+    def named(self) -> Parts:
+        """The parts; an error where there are none."""
+        if self.parts is None:
+            raise BadInputError("a recogniser cannot be sent to a Ray cluster: name its model and LM instead")
+        return self.parts
 
     def make(
         self, processes: Processes, progress: Progress | None = None, recogniser: Recogniser | None = None
@@ -87,8 +96,43 @@ class DecoderPlan:
             return
         from ilme.recogniser.ray_decoder import RayDecoder
 
+        _ = self.named  # else the workers would find that out
         with RayDecoder(self.make, ray.workers, ray.address) as decoder:
             yield decoder
+
+
+def planned(
+    model: Recogniser | Parts,
+    utterances: Sequence[Utterance],
+    folder: Path | None,
+    *,
+    about: Mapping[str, Any] | None = None,
+    phrases: str | Path = "",
+    decoding: DecodingOptions | None = None,
+    search: SearchSettings | None = None,
+    model_options: Mapping[str, Any] | None = None,
+) -> tuple[Recogniser, DecoderPlan]:
+    """A recogniser and the plan of its decoder over a set.
+
+    Args:
+        model: The recogniser, or the parts that one is loaded from.
+        utterances: The set.
+        folder: Where n-best lists are written as they finish; None keeps them in memory.
+        about: What says which recogniser this is, beside the parts; hashes of its weights if there is nothing else.
+        phrases: A file of names and terms that a recogniser is to expect; parts name their own.
+        decoding: Batches and cache.
+        search: Search options that differ from the model's own, for parts.
+        model_options: What the model's own kind takes, for parts.
+    """
+    how, found = decoding or DecodingOptions(), tuple(utterances)
+    if isinstance(model, Parts):
+        told = describe(model) | dict(about or {})
+        plan = DecoderPlan(model, found, folder, told, how, search, model_options or {})
+        return plan.load(), plan
+    recogniser = model.with_phrases(read_phrases(phrases)) if phrases else model
+    if about is None:
+        about = {} if folder is None else contents(recogniser)
+    return recogniser, DecoderPlan(None, found, folder, about, how)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,9 @@ from ilme.evaluation.metrics import NormaliserName, normaliser
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
-from ilme.lm.phrase_list import read_phrases
 from ilme.protocols import InternalLM, TokenScorer
-from ilme.recogniser.contents import contents
-from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.recogniser.loading import INTERNAL, Parts, describe
+from ilme.recogniser.decoder import DecodingOptions, Processes
+from ilme.recogniser.loading import INTERNAL, Parts
 from ilme.recogniser.options import SearchSettings, changed
 from ilme.recogniser.packing import run_time_parameters
 from ilme.recogniser.recogniser import Recogniser
@@ -29,7 +28,7 @@ from ilme.runtime.configs import json_object
 from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import Decoder
-from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
+from ilme.workflows.decoding import Progress, Ray, held, planned, read_set
 
 __all__ = ["Plan", "evaluate", "evaluate_decoder", "measured_system", "method_of"]
 
@@ -126,35 +125,26 @@ def evaluate(
         progress: Called with (utterances done, of how many).
     """
     processes, utterances = processes or Processes(), read_set(test, split, limit)
-    if isinstance(model, Recogniser) and phrases:
-        model = model.with_phrases(read_phrases(phrases))
-    own = model.weights if isinstance(model, Recogniser) else FusionWeights()
-    label = type(model.model).__name__ if isinstance(model, Recogniser) else Path(model).name
-    plan = _weighted(plan or Plan(label), weights, own)
-    folder = None if out is None else out / "decode"
+    chosen: Recogniser | Parts
+    if isinstance(model, Recogniser):
+        chosen, plan = model, _weighted(plan or Plan(type(model.model).__name__), weights, model.weights)
+    else:
+        plan = _weighted(plan or Plan(Path(model).name), weights, FusionWeights())
+        scorer = subtracted if plan.weights.subtracted else ""
+        chosen, about = Parts(str(model), lm, scorer, device, format, str(phrases)), None
     first = processes.rank == 0
     with held(out, processes, "results.json"):
         if hypotheses is not None:
             system = measured_system(plan, hypotheses)
-        elif isinstance(model, Recogniser):
-            told = contents(model) if about is None and folder is not None else about
-            decoder = SearchDecoder(
-                model, utterances, folder=folder, about=told, options=decoding, processes=processes, progress=progress
-            )
-            system = evaluate_decoder(plan, model, decoder, utterances, first=first)
         else:
-            subtracted = subtracted if plan.weights.subtracted else ""
-            parts = Parts(str(model), lm, subtracted, device, format, str(phrases))
-            how = decoding or DecodingOptions()
-            work = DecoderPlan(parts, tuple(utterances), folder, describe(parts), how, search, model_options or {})
-            recogniser = work.load()
-            boost = plan.weights.phrases or recogniser.weights.phrases
-            plan = replace(plan, weights=replace(plan.weights, phrases=boost if phrases else 0.0))
-            if plan.tuning is not None:
-                recogniser.options = changed(recogniser.options, plan.tuning.search)
-                work = replace(work, search=recogniser.options)
-            with work.decoder(processes, progress, ray, recogniser) as shared:
-                system = evaluate_decoder(plan, recogniser, shared, utterances, first=first)
+            recogniser, work = planned(
+                chosen, utterances, None if out is None else out / "decode",
+                about=about, phrases=phrases, decoding=decoding, search=search, model_options=model_options,
+            )  # fmt: skip
+            recogniser, plan = _as_tuned(recogniser, plan, bool(phrases))
+            work = replace(work, search=recogniser.options)
+            with work.decoder(processes, progress, ray, recogniser) as decoder:
+                system = evaluate_decoder(plan, recogniser, decoder, utterances, first=first)
         title = name or split or (Path(test).stem if isinstance(test, str | Path) else "test")
         results = Results(title, plan.normaliser, references_of(utterances), (system,))
         if out is not None and first:
@@ -162,6 +152,20 @@ def evaluate(
         if ledger is not None and first:  # while other runs are kept out: this one is not over before its look counts
             record_look(ledger, results)
     return results
+
+
+def _as_tuned(recogniser: Recogniser, plan: Plan, listed: bool) -> tuple[Recogniser, Plan]:
+    """The recogniser with the search options of the plan's tuning, and the plan with the weight of listed phrases.
+
+    That weight is the tuning's if it was tuned, even if it is 0; else the recogniser's own, which is a safe one.
+    """
+    boost = plan.weights.phrases
+    if plan.tuning is not None and plan.tuning.search:
+        recogniser = copy(recogniser)
+        recogniser.options = changed(recogniser.options, plan.tuning.search)
+    if listed and not (plan.tuning is not None and plan.tuning.phrases):
+        boost = boost or recogniser.weights.phrases
+    return recogniser, replace(plan, weights=replace(plan.weights, phrases=boost if recogniser.listed else 0.0))
 
 
 def _weighted(plan: Plan, weights: TuningResult | FusionWeights | str | Path | None, own: FusionWeights) -> Plan:

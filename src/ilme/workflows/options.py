@@ -98,7 +98,7 @@ class TranscribeOptions:
     Attributes:
         batch_seconds: Seconds of audio that are searched at once.
         batch_size: Most windows that are searched at once.
-        baseline: Also transcribe with the model as it is, without LM and internal LM.
+        baseline: Also transcribe with the model as it is, without LM and internal LM; files are NAME.baseline.
         words: Also say when each word was said, and how sure it is; JSON holds that.
     """
 

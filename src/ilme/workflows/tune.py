@@ -10,10 +10,8 @@ from typing import Any
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import TuningResult, TuningStep
-from ilme.lm.phrase_list import read_phrases
-from ilme.recogniser.contents import contents
-from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.recogniser.loading import INTERNAL, Parts, describe
+from ilme.recogniser.decoder import DecodingOptions, Processes
+from ilme.recogniser.loading import INTERNAL, Parts
 from ilme.recogniser.options import SearchSettings
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.formats import Format
@@ -21,7 +19,7 @@ from ilme.search.rescoring import SmoothedLists
 from ilme.tuning.temperature import choose_temperature
 from ilme.tuning.tuner import AdjustableDecoder, Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
-from ilme.workflows.decoding import DecoderPlan, Progress, Ray, held, read_set
+from ilme.workflows.decoding import Progress, Ray, held, planned, read_set
 from ilme.workflows.phrases import boost_on_dev
 
 __all__ = ["tune", "tune_decoder"]
@@ -74,27 +72,23 @@ def tune(
         progress: Called with (utterances done, of how many) of each decode.
     """
     options, processes = options or TuningOptions(), processes or Processes()
-    if not isinstance(model, Recogniser):
+    chosen: Recogniser | Parts
+    if isinstance(model, Recogniser):
+        chosen = model
+    else:
         _check_method(options.method, lm, subtracted)
+        chosen = Parts(
+            str(model), lm, "" if options.method in ("BS", "SF") else subtracted, device, format, str(phrases)
+        )
+        about = {"dev": str(dev) if isinstance(dev, str | Path) else ""}
     utterances = read_set(dev, split, limit)
-    folder = None if out is None else out / "decodes"
     with held(out, processes, "tuning.json"):
-        if isinstance(model, Recogniser):
-            model = model.with_phrases(read_phrases(phrases)) if phrases else model
-            told = contents(model) if about is None and folder is not None else about
-            decoder = SearchDecoder(
-                model, utterances, folder=folder, about=told, options=decoding, processes=processes, progress=progress
-            )
-            result = tune_decoder(decoder, model, utterances, options)
-        else:
-            subtracted = "" if options.method in ("BS", "SF") else subtracted
-            parts = Parts(str(model), lm, subtracted, device, format, str(phrases))
-            about = describe(parts) | {"dev": str(dev) if isinstance(dev, str | Path) else ""}
-            how = decoding or DecodingOptions()
-            plan = DecoderPlan(parts, tuple(utterances), folder, about, how, search, model_options or {})
-            recogniser = plan.load()
-            with plan.decoder(processes, progress, ray, recogniser) as shared:
-                result = tune_decoder(shared, recogniser, utterances, options)
+        recogniser, plan = planned(
+            chosen, utterances, None if out is None else out / "decodes",
+            about=about, phrases=phrases, decoding=decoding, search=search, model_options=model_options,
+        )  # fmt: skip
+        with plan.decoder(processes, progress, ray, recogniser) as decoder:
+            result = tune_decoder(decoder, recogniser, utterances, options)
         if out is not None and processes.rank == 0:
             result.save(out / "tuning.json")
     return result
@@ -132,7 +126,9 @@ def tune_decoder(
             found.weights,
             found.normaliser,
         )
-        found = replace(found, weights=replace(found.weights, phrases=best.boost), dev=best.listed + best.others)
+        found = replace(
+            found, weights=replace(found.weights, phrases=best.boost), dev=best.listed + best.others, phrases=True
+        )
     if options.decoding == "best":
         return found
     lists, references = tuned.decode(found.weights, found.beam), {u.id: u.text for u in utterances}
