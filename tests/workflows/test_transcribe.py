@@ -310,7 +310,7 @@ def test_a_second_run_does_the_rest(models, audio, tmp_path, heard, monkeypatch)
 @pytest.mark.parametrize("files", [1, 2])
 def test_a_kill_between_two_writes_of_a_file_does_that_file_again(files, models, audio, tmp_path, monkeypatch):
     """One of its formats is there, or both and no line in the journal: this job wrote them, so it may write them."""
-    from ilme.workflows import transcribe as module
+    from ilme.workflows import transcribe_output as module
 
     plain = module.write_transcript
 
