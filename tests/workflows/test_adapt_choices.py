@@ -109,6 +109,23 @@ def test_the_internal_lm_with_the_fewest_errors_is_chosen_and_tuned(run, monkeyp
     assert adapted.domain.report["internal LMs, errors on the lists"] == adapted.ranking
 
 
+@pytest.mark.parametrize(("seconds", "ranked"), [((5.0, 0.8, 0.9), list(NAMES)), ((5.0, 4.0), [])])
+def test_dev_may_be_longer_than_what_the_model_hears_at_once(tiny, tmp_path, monkeypatch, seconds, ranked):
+    """Its hypotheses have more labels than the decoder has places, so they are scored window by window."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    dev = [
+        Utterance(f"u{i}", "w5 w6 w7", waves(1, length)[0], seconds=length, rate=16_000)
+        for i, length in enumerate(seconds)
+    ]
+    known = seen(monkeypatch, with_dev.CachedDecoder, "know")
+    options = replace(OPTIONS, internal="auto", max_decodes=2)
+    adapted = adapt("tiny", [str(tmp_path / "text.txt")], tmp_path / "out", dev=dev, options=options, host=tiny)
+    assert sorted(adapted.ranking) == sorted(ranked) and not known
+    assert [s.weights for s in adapted.tuning.steps] == [FusionWeights(), safe_choice(tiny)[1]]
+    longest = adapted.after.utterances[0].hypothesis.split()
+    assert len(longest) > 64, "else this test would see nothing"
+
+
 def test_a_named_internal_lm_is_the_only_one_that_is_made(run, monkeypatch):
     ranked = seen(monkeypatch, with_dev, "search_weights")
     adapted, _ = run()

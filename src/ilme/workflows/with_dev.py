@@ -143,10 +143,12 @@ def choose_on_dev(
     space = WeightSpace(length=LENGTH_OF_TRANSDUCERS) if plain.recogniser.frame_synchronous else WeightSpace()
     ranker = _Ranker(lists, dev, plain.recogniser, space, _prior(host, space), options, folds)
     internal, ranking = ranker.best(host, plain.recogniser, say)
-    say("internal LMs, errors left on the lists: " + ", ".join(f"{n} {e:.0f}" for n, e in ranking.items()))
+    told = ", ".join(f"{n} {e:.0f}" for n, e in ranking.items())
+    say(f"internal LMs, errors left on the lists: {told or 'not ranked, dev is too long for lists'}")
     fused = decoder(internal)
     cached = CachedDecoder(fused)
-    cached.know(FusionWeights(), search.beam, lists)
+    if len(ranker.whole) == len(dev.utterances):  # what was searched in windows is scored window by window
+        cached.know(FusionWeights(), search.beam, lists)
     found = _tuned(cached, fused.recogniser, dev, ranker, search, say)
     weights, final, decodes = found.weights, cached.decode(found.weights, search.beam), found.decodes
     report: dict[str, Any] = {"set aside": {u.id: u.reason for u in aside}} if aside else {}
@@ -220,10 +222,17 @@ class _Ranker:
     options: AdaptOptions
     folds: Folds | None
 
+    @property
+    def whole(self) -> list[Utterance]:
+        """The utterances that the model hears at once."""
+        return [u for u in self.dev.utterances if u.seconds <= self.recogniser.window]
+
     def best(self, host: Any, plain: Recogniser, say: Say) -> tuple[InternalLM, dict[str, float]]:
-        """The best internal LM, and the errors of each, best first; those that dev is too small for are left out."""
-        short = [u for u in self.dev.utterances if u.seconds <= plain.window]
-        chosen = short[: self.options.calibration]
+        """The best internal LM, and the errors of each, best first; those that dev is too small for are left out.
+
+        Where no utterance is heard at once there is nothing to rank by: the safe one, or that which was named.
+        """
+        chosen = self.whole[: self.options.calibration]
         calibration = plain.calibrate(
             (u.samples(plain.rate) for u in chosen), [self.lists[u.id][0].tokens for u in chosen]
         )
@@ -238,18 +247,20 @@ class _Ranker:
                 if needs == "nothing" or len(names) == 1:
                     raise
                 say(f"internal LM {name} is left out: {error}")
-        ranking = {name: self.errors(scorer) for name, scorer in candidates.items()}
         safe = safe_choice(host)[0]
+        if not chosen:
+            return candidates.get(safe) or next(iter(candidates.values())), {}
+        ranking = {name: self.errors(scorer) for name, scorer in candidates.items()}
         best = min(ranking, key=lambda name: ranking[name] + (EXPECTED if name != safe else 0.0))
         return candidates[best], dict(sorted(ranking.items(), key=lambda item: item[1]))
 
     def errors(self, internal: InternalLM) -> float:
         scorer = internal if self.folds is None else fold_internal(internal, self.folds)
         end = self.recogniser.ends["subtracted"]
-        filled = complete(self.lists, subtracted=SequenceScorer(scorer, finish=end, rows=256))
+        lists = {u.id: self.lists[u.id] for u in self.whole}
         built = build_lists(
-            filled,
-            self.dev.references,
+            complete(lists, subtracted=SequenceScorer(scorer, finish=end, rows=256)),
+            {i: self.dev.references[i] for i in lists},
             normaliser_name=self.dev.normaliser,
             length_exponent=self.recogniser.length_exponent,
         )
