@@ -2,13 +2,15 @@
 
 `make fuzz` draws new ones: where it finds a failure, mend the code or the property. What a test draws itself is the
 same too, whichever tests ran before it. Torch computes on one thread, as processes that tests start do: some tests
-compare numbers to the last bit. Tests marked `cuda` are left out where there is no CUDA device.
+compare numbers to the last bit. Ctrl-C counts in a background job too, where shells let it be ignored. Tests marked
+`cuda` are left out where there is no CUDA device.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import settings
 import ilme  # noqa: F401  (before torch first uses oneDNN: some processors trap what they announce)
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("fuzz", derandomize=False, print_blob=True)

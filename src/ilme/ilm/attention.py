@@ -12,17 +12,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
+from ilme.ilm.hosted import VectorLM, fitting_vector
 from ilme.models.aed import AED, Memory
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State, cat, map_tensors
-from ilme.tokens import Tokens
 
 __all__ = ["AttentionInternalLM", "estimators", "restored"]
 
 
-class AttentionInternalLM:
+class AttentionInternalLM(VectorLM):
     """log P(y_u | y_{<u}; θ_AED) = log softmax κ(W_d DecoderRNN(h_{u−1}, e_{u−1} + v) + b_d)   (Eqs. 31, 32).
 
     In the paper v = 0 and κ = 1. The end is scored. The decoder state is its own: one that has
@@ -35,18 +34,7 @@ class AttentionInternalLM:
         how: How it was estimated.
     """
 
-    def __init__(self, host: AED, vector: Tensor | None = None, scale: float = 1.0, how: str = "") -> None:
-        self.host, self.vector, self.scale = host, vector, scale
-        self.how = how or ("removed" if vector is None else "vector")
-        self.tensors: dict[str, Tensor] = {} if vector is None else {"vector": vector}
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.host.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.host.device
+    host: AED
 
     def start(self, n: int) -> tuple[Tensor, State]:
         sos = torch.full((n,), self.host.sos, device=self.device)
@@ -74,9 +62,6 @@ class AttentionInternalLM:
         own, internal = (map_tensors(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
         return (rows[:n], (own, weights, context)), (rows[n:], internal)
 
-    def finish(self, rows: Tensor) -> Tensor:
-        return rows[:, self.tokens.eos]
-
 
 def estimators(model: AED) -> dict[str, Estimator]:
     """The ways that this decoder has."""
@@ -89,16 +74,8 @@ def estimators(model: AED) -> dict[str, Estimator]:
 
 def restored(model: AED, how: str, tensors: dict[str, Tensor], scale: float) -> AttentionInternalLM:
     """Makes an internal LM again from its tensors."""
-    vector = tensors.get("vector")
-    if vector is None:
-        return AttentionInternalLM(model, None, scale, how)
-    weight = model.embedding.weight
-    if vector.shape != weight.shape[1:]:
-        raise CheckpointError(
-            f"this internal LM was made for another model: it puts a vector of {tuple(vector.shape)} in place of a "
-            f"context vector of {tuple(weight.shape[1:])}"
-        )
-    return AttentionInternalLM(model, vector.to(weight.device, weight.dtype), scale, how)
+    vector = fitting_vector(tensors, model.embedding.weight, "a context vector")
+    return AttentionInternalLM(model, vector, scale, how)
 
 
 @torch.no_grad()

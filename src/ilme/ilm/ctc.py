@@ -17,10 +17,10 @@ from torch import Tensor
 from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
 from ilme.ilm.distilled import DistilledOptions, Student, distil
+from ilme.ilm.hosted import HostedLM
 from ilme.protocols import CTCModel, InternalLM
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
-from ilme.tokens import Tokens
 
 __all__ = ["CTCBigram", "CTCUnigram", "estimators", "frame_prior", "restored"]
 
@@ -28,7 +28,15 @@ LEAST = -1e4  # nats
 RAREST = 1e-10  # of the labels: one that the speech never had must not be worth any price when it is subtracted
 
 
-class CTCUnigram:
+class _FrameLM(HostedLM):
+    host: CTCModel
+
+    def finish(self, rows: Tensor) -> Tensor:
+        """CTC ends where the frames do: it has no end of sentence to score."""
+        return rows.new_zeros(len(rows))
+
+
+class CTCUnigram(_FrameLM):
     """log P(v), whatever stands before v.
 
     Args:
@@ -43,26 +51,14 @@ class CTCUnigram:
         self.row = row.clone()
         self.row[int(host.tokens.blank or 0)] = -torch.inf
 
-    @property
-    def tokens(self) -> Tokens:
-        return self.host.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.host.device
-
     def start(self, n: int) -> tuple[Tensor, State]:
         return self.row.expand(n, -1), None
 
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         return self.start(len(labels))
 
-    def finish(self, rows: Tensor) -> Tensor:
-        """CTC ends where the frames do: it has no end of sentence to score."""
-        return rows.new_zeros(len(rows))
 
-
-class CTCBigram:
+class CTCBigram(_FrameLM):
     """log P(v | w), w the label before: a distilled LM.
 
     Args:
@@ -75,23 +71,12 @@ class CTCBigram:
         self.blank = int(host.tokens.blank or 0)
         self.tensors: dict[str, Tensor] = dict(vars(student))
 
-    @property
-    def tokens(self) -> Tokens:
-        return self.host.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.host.device
-
     def start(self, n: int) -> tuple[Tensor, State]:
         return self.score(torch.full((n,), self.blank, device=self.device), None)
 
     @torch.no_grad()
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         return self.student.rows(labels, self.blank), None
-
-    def finish(self, rows: Tensor) -> Tensor:
-        return rows.new_zeros(len(rows))
 
 
 def estimators(model: Any) -> dict[str, Estimator]:

@@ -45,7 +45,7 @@ from ilme.runtime.configs import json_object
 from ilme.runtime.formats import Format
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State, map_tensors
-from ilme.runtime.tensors import check_finite, read_header, read_tensors, write_tensors
+from ilme.runtime.tensors import check_finite, has_entry, read_tensors, write_tensors
 
 __all__ = [
     "AttentionDecoderLM",
@@ -290,13 +290,7 @@ def save_decoder_lm(file: Path, lm: DecoderLM, host: Any) -> None:
 
 def is_decoder_lm(name: str | Path) -> bool:
     """Whether it is a file that `save_decoder_lm` wrote."""
-    file = Path(name)
-    if file.suffix != ".safetensors" or not file.is_file():
-        return False
-    try:
-        return _ENTRY in read_header(file)
-    except CheckpointError:
-        return False
+    return has_entry(Path(name), _ENTRY)
 
 
 def load_decoder_lm(file: str | Path, host: Any) -> DecoderLM:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ilme.errors import BadInputError, CheckpointError
 from ilme.protocols import InternalLM
 from ilme.runtime.configs import json_object
-from ilme.runtime.tensors import check_finite, read_header, read_tensors, write_tensors
+from ilme.runtime.tensors import check_finite, has_entry, read_tensors, write_tensors
 
 __all__ = ["check_fingerprint", "fingerprint", "is_internal_lm", "load_internal_lm", "save_internal_lm"]
 
@@ -51,13 +51,7 @@ def save_internal_lm(file: Path, scorer: InternalLM) -> None:
 
 def is_internal_lm(name: str | Path) -> bool:
     """Whether it is a file that `save_internal_lm` wrote."""
-    file = Path(name)
-    if file.suffix != ".safetensors" or not file.is_file():
-        return False
-    try:
-        return _ENTRY in read_header(file)
-    except CheckpointError:
-        return False
+    return has_entry(Path(name), _ENTRY)
 
 
 def load_internal_lm(file: str | Path, model: Any, how: str = "") -> InternalLM:

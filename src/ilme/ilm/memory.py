@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
+from ilme.ilm.hosted import HostedLM
 from ilme.protocols import AttentionDecoder, CompactMemory
 from ilme.runtime.state import State, map_tensors
-from ilme.tokens import Tokens
 
 __all__ = ["MemoryInternalLM", "estimators", "restored"]
 
@@ -29,7 +29,7 @@ STATES = 8  # that are learned; small noise sets them apart, or they would stay 
 FLOOR = -1e4  # the log-probability of a suppressed unit; finite, so that μ·ILM never makes ∞ − ∞
 
 
-class MemoryInternalLM:
+class MemoryInternalLM(HostedLM):
     """log P(y_u | m, y_{<u}) for a fixed memory m; implements `ilme.protocols.TokenScorer`.
 
     Args:
@@ -39,18 +39,11 @@ class MemoryInternalLM:
         tensors: What `restored` makes the memory of again.
     """
 
+    host: AttentionDecoder
     scale = 1.0
 
     def __init__(self, host: AttentionDecoder, memory: State, how: str, tensors: dict[str, Tensor]) -> None:
         self.host, self.memory, self.how, self.tensors = host, memory, how, tensors
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.host.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.host.device
 
     @torch.no_grad()
     def start(self, n: int) -> tuple[Tensor, State]:
@@ -62,11 +55,6 @@ class MemoryInternalLM:
     def score(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         rows, state = self.host.step(labels, state, self.memory)
         return rows.clamp(min=FLOOR), state
-
-    def finish(self, rows: Tensor) -> Tensor:
-        """log P(end | sequence): this internal LM scores the end, as its model does."""
-        eos = self.tokens.eos
-        return rows.new_zeros(len(rows)) if eos is None else rows[:, eos]
 
 
 def estimators(model: Any) -> dict[str, Estimator]:

@@ -16,20 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
+from ilme.ilm.hosted import VectorLM, fitting_vector
 from ilme.models.rnnt import RNNT
 from ilme.protocols import Transducer
 from ilme.runtime.numerics import log_softmax
 from ilme.runtime.state import State
-from ilme.tokens import Tokens
 
 __all__ = ["TransducerInternalLM", "estimators", "restored"]
 
 SILENCE = 3.0  # seconds
 
 
-class TransducerInternalLM:
+class TransducerInternalLM(VectorLM):
     """log P(y_u | y_{<u}; θ_RNNT) = log softmax(κ z_u without blank),  z_u = J(v + g_u)   (Eqs. 24–26: v = 0, κ = 1).
 
     Args:
@@ -39,22 +38,11 @@ class TransducerInternalLM:
         how: How it was estimated.
     """
 
-    def __init__(self, host: Transducer, vector: Tensor | None = None, scale: float = 1.0, how: str = "") -> None:
-        self.host, self.vector, self.scale = host, vector, scale
-        self.how = how or ("removed" if vector is None else "vector")
-        self.tensors: dict[str, Tensor] = {} if vector is None else {"vector": vector}
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.host.tokens
+    host: Transducer
 
     @property
     def capturable(self) -> bool:
         return getattr(self.host, "capturable", False)
-
-    @property
-    def device(self) -> torch.device:
-        return self.host.device
 
     def start(self, n: int) -> tuple[Tensor, State]:
         g, state = self.host.start(n)
@@ -89,16 +77,8 @@ def estimators(model: Any) -> dict[str, Estimator]:
 
 def restored(model: Transducer, how: str, tensors: dict[str, Tensor], scale: float) -> TransducerInternalLM:
     """Makes an internal LM again from its tensors."""
-    vector = tensors.get("vector")
-    if vector is None:
-        return TransducerInternalLM(model, None, scale, how)
-    g, _ = model.start(1)
-    if vector.shape != g.shape[1:]:
-        raise CheckpointError(
-            f"this internal LM was made for another model: it puts a vector of {tuple(vector.shape)} in place of "
-            f"acoustic terms of {tuple(g.shape[1:])}"
-        )
-    return TransducerInternalLM(model, vector.to(g.device, g.dtype), scale, how)
+    vector = fitting_vector(tensors, model.start(1)[0], "acoustic terms")
+    return TransducerInternalLM(model, vector, scale, how)
 
 
 @torch.no_grad()

@@ -28,15 +28,15 @@ from ilme.adapters.decoder import Context, Layer, Vectors
 from ilme.adapters.hf import RATE, TransformerAED, attention
 from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
+from ilme.ilm.hosted import HostedLM
 from ilme.runtime.state import State, map_tensors
-from ilme.tokens import Tokens
 
 __all__ = ["LearnedContext", "TransformerInternalLM", "estimators", "restored"]
 
 FLOOR = -1e4  # the log-probability of a suppressed unit; finite, so that μ·ILM never makes ∞ − ∞
 
 
-class TransformerInternalLM:
+class TransformerInternalLM(HostedLM):
     """The internal LM of `host`; implements `ilme.protocols.InternalLM` and `SharedStep`.
 
     Args:
@@ -46,20 +46,13 @@ class TransformerInternalLM:
         tensors: What `context` is made of, for `restored`.
     """
 
+    host: TransformerAED
     scale = 1.0
 
     def __init__(self, host: TransformerAED, context: Context, how: str, tensors: dict[str, Tensor]) -> None:
         self.host, self.context, self.how, self.tensors = host, context, how, tensors
         self._allowed = host.allowed.clamp(min=FLOOR)
         self._allowed_first = host.allowed_first.clamp(min=FLOOR)
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.host.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.host.device
 
     @torch.inference_mode()
     def start(self, n: int) -> tuple[Tensor, State]:
@@ -78,11 +71,6 @@ class TransformerInternalLM:
     ) -> tuple[tuple[Tensor, State], tuple[Tensor, State]]:
         """The host's step and this scorer's in one pass over the weights."""
         return self.host.step_with(labels, state, memory, internal, self.context, self._allowed)
-
-    def finish(self, rows: Tensor) -> Tensor:
-        """log P(end | sequence): this internal LM scores the end, as its model does."""
-        eos = self.tokens.eos
-        return rows.new_zeros(len(rows)) if eos is None else rows[:, eos]
 
 
 class LearnedContext(nn.Module):

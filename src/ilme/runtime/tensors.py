@@ -15,7 +15,7 @@ from torch import Tensor
 from ilme.errors import CheckpointError
 from ilme.runtime.files import write_atomically
 
-__all__ = ["check_finite", "read_header", "read_shapes", "read_tensors", "write_tensors"]
+__all__ = ["check_finite", "has_entry", "read_header", "read_shapes", "read_tensors", "write_tensors"]
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -28,6 +28,16 @@ def read_header(file: Path) -> dict[str, str]:
     """The header of a safetensors file alone, without its tensors."""
     with _opened(file) as reader:
         return reader.metadata() or {}
+
+
+def has_entry(file: Path, entry: str) -> bool:
+    """Whether it is a safetensors file with this entry in its header."""
+    if file.suffix != ".safetensors" or not file.is_file():
+        return False
+    try:
+        return entry in read_header(file)
+    except CheckpointError:
+        return False
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
