@@ -13,7 +13,7 @@ from ilme.ilm.attention import AttentionInternalLM
 from ilme.runtime.state import select
 from ilme.search.attention import AttentionOptions, AttentionSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
-from tests.beam_oracle import attention_beam, repeats, transducer_beam
+from tests.beam_oracle import assert_same, attention_beam, repeats, transducer_beam
 from tests.phrase_oracle import drawn_phrases
 from tests.search.test_attention import decoder, features
 from tests.search.test_transducer import acoustics, language_model, subtracted_scorer, transducer
@@ -28,17 +28,6 @@ def fusion_of(draw, lm, subtracted, tokens):
     choices = [0.0, 0.5, 1.5], [mu], lengths, shares, [0.0, 0.5, 2.0]
     weights = FusionWeights(*(draw.choice(values) for values in choices))
     return Fusion(lm, subtracted, weights, phrases=drawn_phrases(draw.random(), tokens)[0])
-
-
-def assert_same(found, expected):
-    assert [h.tokens for h in found] == [labels for labels, _, _ in expected]
-    assert [h.score for h in found] == pytest.approx([score for _, score, _ in expected], abs=1e-9)
-    for hypothesis, (labels, _, parts) in zip(found, expected, strict=True):
-        assert hypothesis.scores.asr == pytest.approx(parts.asr, abs=1e-9)
-        assert hypothesis.scores.lm == pytest.approx(parts.lm, abs=1e-9)
-        assert hypothesis.scores.subtracted == pytest.approx(parts.subtracted, abs=1e-9)
-        assert hypothesis.scores.phrases == pytest.approx(parts.phrases, abs=1e-9)
-        assert hypothesis.scores.length == len(labels)
 
 
 @BEAMS
