@@ -89,6 +89,17 @@ def test_trains_a_tdt_and_a_ctc(corpus: Path, tmp_path: Path, capsys: pytest.Cap
     assert load_model(tmp_path / "ctc", head="ctc").kind == "ctc"
 
 
+def test_a_tdt_starts_from_an_rnnts_joint_network(corpus: Path, tmp_path: Path) -> None:
+    assert train("rnnt", *speech_words(corpus, tmp_path / "first")) == 0
+    parts = ["encoder.*", "encoder_head.*", "predictor.*", "prediction_head.*", "output.*"]
+    more = [f"warm_start.model={tmp_path / 'first'}", f"warm_start.parts={json.dumps(parts)}"]
+    assert train("rnnt", *speech_words(corpus, tmp_path / "tdt"), "--tdt", *more, 'optimiser.frozen=["encoder.*"]') == 0
+    first, tdt = (load_checkpoint(tmp_path / name, "rnnt").model for name in ("first", "tdt"))
+    assert all(torch.equal(a, b) for a, b in zip(first.encoder.parameters(), tdt.encoder.parameters(), strict=True))
+    moved = (first.output.weight - tdt.output.weight).abs().max()
+    assert 0 < moved < 0.1 < first.output.weight.abs().max(), "trained on from there"
+
+
 def test_trains_an_aed_on_resident_audio_from_another_models_encoder(corpus: Path, tmp_path: Path) -> None:
     words = ["data.resident=true", "data.noise.white=1.0", "model.ctc=true", "aed.ctc=0.3", "aed.sampling=0.5"]
     words += ["data.easy_first=true", "aed.flat=2"]
