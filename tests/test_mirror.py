@@ -9,7 +9,7 @@ ROOT = TESTS.parent
 SOURCE = ROOT / "src" / "ilme"
 SPANNING = {  # tests of more than one module, or of none
     "adapters/test_model_table.py": "every kind of model against the table of docs/reference/models.md",
-    "adapters/test_patterns.py": "models of other toolkits, wrapped as docs/guide/own-model.md shows",
+    "adapters/test_patterns.py": "models of other toolkits, wrapped as docs/reference/toolkits.md shows",
     "commands/test_cli.py": "ilme.cli, with the commands that it names",
     "ilm/test_internal_lm.py": "the function of the package, over every family",
     "losses/test_kernels.py": "every Triton kernel, in losses and models",

@@ -31,7 +31,7 @@ from ilme.commands.options import Option, read_command
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TABLES = ("README.md", "docs/guide/adapt.md", "docs/reference/models.md")
+TABLES = ("README.md", "docs/reference/models.md")
 BLOCK = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MADE = "<!-- Made by docs/reference/build.py from the code; do not edit. -->"
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$", re.MULTILINE)

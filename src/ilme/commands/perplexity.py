@@ -16,13 +16,14 @@ def perplexity(
     samples: int = 0,
     seed: int = 0,
 ) -> None:
-    """Score a text file, one sentence a line, with an LM or with the internal LM of a recogniser.
+    """Score a text file, one sentence a line, with an LM, with a domain's, or with the internal LM of a recogniser.
 
     Example:
         ilme perplexity bundled/rnnt held-out.txt
 
     Args:
-        model: An LM (a checkpoint of ours, an n-gram file, a mixture of such) or any model, as for `ilme adapt`.
+        model: An LM (a checkpoint of ours, an n-gram file, a mixture of such), a domain folder for the LM in it, or any
+            model, as for `ilme adapt`, for its internal LM.
         text: Text in the style the model was trained on.
         internal: Which internal LM of the model: a name, or the file of one (`ilme ilm learn`, `ilme adapt`).
         tokenizer: What cuts the text into tokens, where an LM does not say: a sentencepiece model or a checkpoint.
@@ -61,8 +62,16 @@ def _scorer(model: str, internal: str, tokenizer: str) -> tuple[str, Any, Any]:
     from ilme.lm.mixing import is_mixture, read_mixture
     from ilme.lm.ngram import is_ngram
     from ilme.models.checkpoint import checkpoint_kind
+    from ilme.recogniser.domain import CARD, load_domain
     from ilme.recogniser.loading import find_tokenizer, is_checkpoint, load_lm, load_model, load_subtracted
 
+    if (Path(model) / CARD).is_file():
+        if internal != "internal":
+            raise BadInputError(f"{model} is a domain: its LM is scored; name its model to score an internal LM")
+        recogniser = load_domain(model)
+        if recogniser.lm is None:
+            raise BadInputError(f"{model} has no LM, since its weights are zero; without --dev `ilme adapt` keeps one")
+        return "LM of a domain", recogniser.lm, recogniser.model.tokenizer
     parts = read_mixture(Path(model)).files if is_mixture(model) else ()
     is_lm = is_checkpoint(model) and checkpoint_kind(model) == "lm"
     if parts or is_lm or is_ngram(model):

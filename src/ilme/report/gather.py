@@ -253,10 +253,13 @@ def _edit(edit: Edit) -> str | list[str]:
 
 
 def _stories(results: Results) -> list[dict[str, Any]]:
-    """The explained utterances of every system, as `ilme.evaluation.contributions.explain` wrote them."""
+    """The explained utterances of every system, as `ilme.evaluation.contributions.explain` wrote them.
+
+    Systems that weigh more than one score come first: of the others there is little to explain.
+    """
     return [
         {"system": s.name, "id": i, "reference": results.references[i].text, "story": story}
-        for s in results.systems
+        for s in sorted(results.systems, key=lambda s: not (s.weights.lm or s.weights.subtracted))
         for i, story in s.details.items()
         if i in results.references
     ]

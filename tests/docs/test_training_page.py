@@ -1,4 +1,4 @@
-"""The Python of docs/guide/train.md runs."""
+"""The Python of docs/reference/training.md runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-GUIDE = ROOT / "docs" / "guide" / "train.md"
+GUIDE = ROOT / "docs" / "reference" / "training.md"
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
