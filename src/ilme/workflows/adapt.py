@@ -100,7 +100,7 @@ def adapt(
     if not text and not named:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
     _check_replaceable(out)
-    listed = read_phrases(phrases) if isinstance(phrases, str | Path) and phrases else as_phrases(phrases or ())  # type: ignore[arg-type]
+    listed = _listed(phrases)
     speaks = isinstance(dev, str) and dev == SPEAK
     natural = _check_speaking(named, model_options or {}) if speaks else 0.0
     utterances = _drawn([] if speaks else read_set(dev, split), limit, options.seed)
@@ -123,14 +123,10 @@ def adapt(
                 utterances = speak_lines(lines, work_folder(out), natural, options.seed)
                 report["spoken dev"] = _told_of_voices(utterances, len(whole.lines) - len(read.lines), say)
             _pack(host, scorer, format)
-        domain = Domain(
-            _lasting(model),
-            _kept_options(model_options or {}, folder),
-            host.kind,
-            search=default_options(host, options.beam),
-            lm=keep_lm(named, folder) if named else chosen.name,
-            style=style,
-        )
+        kept = _kept_options(model_options or {}, folder)
+        name = keep_lm(named, folder) if named else chosen.name
+        search = default_options(host, options.beam)
+        domain = Domain(_lasting(model), kept, host.kind, search=search, lm=name, style=style)
         if utterances:
             found = choose_on_dev(host, domain, scorer, utterances, listed, options, say)
         else:
@@ -138,8 +134,7 @@ def adapt(
         if speaks and chosen.kinds == ("ngram",):  # what was kept out for dev is the domain's text too
             train_ngram_lm(host, whole.ids, lm_options)[0].save(folder / LM)
         report |= found.domain.report | {"seconds": round(time.perf_counter() - began, 1)}
-        found = replace(found, domain=replace(found.domain, report=report))
-        written = _written(found, listed, folder, out.name)
+        written = _written(found, report, listed, folder, out.name)
     shutil.rmtree(work_folder(out), ignore_errors=True)
     return written
 
@@ -150,6 +145,13 @@ def style_for(host: Any, style: Style) -> Style:
         return style
     letters = [c for piece in host.tokens.pieces if not piece.startswith("<") for c in piece if c.isalpha()]
     return "restore" if any(c.isupper() for c in letters) and any(c.islower() for c in letters) else "spoken"
+
+
+def _listed(phrases: str | Path | Sequence[PhraseLike]) -> tuple[Phrase, ...]:
+    """The phrases of a file, or those that are given."""
+    if isinstance(phrases, str | Path):
+        return read_phrases(phrases) if phrases else ()
+    return as_phrases(phrases)
 
 
 def _pack(host: Any, scorer: TokenScorer | None, format: Format) -> None:
@@ -226,8 +228,9 @@ def _kept_options(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return kept
 
 
-def _written(found: Adapted, listed: Sequence[Phrase], folder: Path, name: str) -> Adapted:
+def _written(found: Adapted, report: dict[str, Any], listed: Sequence[Phrase], folder: Path, name: str) -> Adapted:
     """Puts what was found into the folder, the card last."""
+    found = replace(found, domain=replace(found.domain, report=report))
     if listed:
         write_phrases(folder / PHRASES, listed)
     if found.internal is not None:
