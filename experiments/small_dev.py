@@ -39,7 +39,7 @@ from ilme.tuning.confidence import calibrate
 from ilme.tuning.error_surface import as_vector, build_lists
 from ilme.tuning.temperature import LADDER, choose_temperature
 from ilme.tuning.tuner import merge_lists
-from ilme.tuning.weight_search import Objective, Prior, WeightSpace, search_weights
+from ilme.tuning.weight_search import Prior, WeightObjective, WeightSpace, search_weights
 from ilme.workflows.safe_weights import safe_choice
 
 LONGEST, BEAM, ALPHA = 12.0, 8, 1.0
@@ -124,7 +124,7 @@ def resampled(title: str, lists: dict[str, dict[str, NBest]], references: dict[s
             dev[draw.permutation(len(dev))[:size]] = 1
             without_dev = everything.error_at(safe, 1 - dev)
             for expected, found in changes.items():
-                objective = Objective(smoothing=0.01, prior=Prior(SAFE.lm, SAFE.subtracted, 0.0, expected))
+                objective = WeightObjective(smoothing=0.01, prior=Prior(SAFE.lm, SAFE.subtracted, 0.0, expected))
                 best = search_weights(
                     everything, WeightSpace(), objective=objective, starts=[safe], restarts=0, copies=dev
                 )

@@ -16,7 +16,7 @@ from ilme.ilm import internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.mixing import Mixture, write_mixture
 from ilme.lm.ngram import NGramScorer, lm_tokens
-from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
+from ilme.recogniser.domain import CARD, INTERNAL_LM, LM, Domain, load_domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.options import MOST, default_options, options_from_json, with_beam
 from ilme.recogniser.recogniser import Recogniser
@@ -178,7 +178,7 @@ def domain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     head = f"# units=ids\n\\data\\\nngram 1={len(names) + 2}\nngram 2=1\n\n\\1-grams:\n"
     (base / "lm.arpa").write_text(f"{head}{unigrams}\n\\2-grams:\n-0.5\t2 3\n\n\\end\\\n")
     NGramScorer.from_arpa(base / "lm.arpa", lm_tokens(model.tokens)).save(folder / LM)
-    save_internal_lm(folder / INTERNAL, internal_lm(model, "removed"))
+    save_internal_lm(folder / INTERNAL_LM, internal_lm(model, "removed"))
     weights = FusionWeights(lm=0.3, subtracted=0.1)
     Domain("../rnnt", kind="rnnt", weights=weights, internal="removed", search=default_options(model, 2)).save(folder)
     (base / "secret.arpa").write_text(SECRET)
@@ -202,8 +202,8 @@ def link(folder: Path) -> None:
 
 
 def link_internal(folder: Path) -> None:
-    shutil.move(folder / INTERNAL, folder.parent / "elsewhere.safetensors")
-    (folder / INTERNAL).symlink_to(folder.parent / "elsewhere.safetensors")
+    shutil.move(folder / INTERNAL_LM, folder.parent / "elsewhere.safetensors")
+    (folder / INTERNAL_LM).symlink_to(folder.parent / "elsewhere.safetensors")
     named(files={})(folder)
 
 
@@ -240,9 +240,9 @@ PLACES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "a hash of /etc/passwd": (named(files={"/etc/passwd": "0" * 64}), ("not inside the folder",)),
     "a hash of a missing file": (named(files={"gone": "0" * 64}), ("lacks gone", "copy the whole folder")),
     "another LM": (damaged(LM), ("is not the file that domain.json was written for",)),
-    "another internal LM": (damaged(INTERNAL), ("is not the file that domain.json was written for",)),
+    "another internal LM": (damaged(INTERNAL_LM), ("is not the file that domain.json was written for",)),
     "no LM": (lambda folder: (folder / LM).unlink(), (f"lacks {LM}",)),
-    "no internal LM": (lambda folder: (folder / INTERNAL).unlink(), (f"lacks {INTERNAL}",)),
+    "no internal LM": (lambda folder: (folder / INTERNAL_LM).unlink(), (f"lacks {INTERNAL_LM}",)),
     "an LM that is not there": (named(lm="other.arpa"), ("other.arpa",)),
     "the card as LM": (named(lm=CARD), ("no mixture of LMs",)),
     "the internal LM of another way": (named(internal="learned"), ("names the internal LM 'learned'", "is 'removed'")),
@@ -307,4 +307,4 @@ def test_weights_are_numbers_in_a_sane_range(name: str, value: Any) -> None:
 
 
 def test_the_cards_hash_is_of_the_whole_file(domain: Path) -> None:
-    assert Domain.read(domain).files == {name: file_hash(domain / name) for name in (LM, INTERNAL)}
+    assert Domain.read(domain).files == {name: file_hash(domain / name) for name in (LM, INTERNAL_LM)}

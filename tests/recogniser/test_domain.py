@@ -17,7 +17,7 @@ from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.case_folding import FoldedInternal, FoldedScorer
-from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
+from ilme.recogniser.domain import CARD, INTERNAL_LM, LM, Domain, load_domain
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.recogniser.options import TRANSFORMER, default_options
 from ilme.recogniser.recogniser import Recogniser
@@ -86,7 +86,7 @@ def write_domain(folder, kind, model_of, **changes) -> tuple[Domain, Recogniser]
     options = LMOptions(style="keep", order=2, prune=(0,))
     train_domain_lm(model, [str(text)], [], folder / LM, options, lambda line: None)
     internal = internal_lm(model)
-    save_internal_lm(folder / INTERNAL, internal)
+    save_internal_lm(folder / INTERNAL_LM, internal)
     card = Domain(
         name,
         kind=model.kind,
@@ -104,7 +104,7 @@ def write_domain(folder, kind, model_of, **changes) -> tuple[Domain, Recogniser]
 def test_what_is_written_is_loaded(kind, model_of, tmp_path):
     domain, expected = write_domain(tmp_path / "domain", kind, model_of)
     assert Domain.read(tmp_path / "domain") == domain
-    assert set(domain.files) == {LM, INTERNAL} and all(len(digest) == 64 for digest in domain.files.values())
+    assert set(domain.files) == {LM, INTERNAL_LM} and all(len(digest) == 64 for digest in domain.files.values())
     found = load_domain(tmp_path / "domain")
     assert (found.weights, found.options, found.model.kind) == (WEIGHTS, expected.options, expected.model.kind)
     sequence = found.tokenizer.encode("w5 w6" if kind == "whisper" else "the sea")
@@ -142,7 +142,7 @@ def test_zero_weights_need_no_scorers(model_of, tmp_path):
         json.dumps(json.loads((tmp_path / "domain" / CARD).read_text()) | {"files": {}})
     )
     (tmp_path / "domain" / LM).unlink()
-    (tmp_path / "domain" / INTERNAL).unlink()
+    (tmp_path / "domain" / INTERNAL_LM).unlink()
     found = load_domain(tmp_path / "domain")
     assert found.lm is None and found.subtracted is None
 
@@ -178,7 +178,7 @@ def write_version_1(folder: Path, model, **changes) -> None:
     train_domain_lm(model, [str(folder.parent / "text.txt")], [], folder / LM, options, lambda line: None)
     internal = internal_lm(model, "zeroed")
     tensors = internal.tensors or {"hidden": torch.zeros(1, 16)}
-    save_file({k: v.detach().to("cpu", torch.float32).contiguous() for k, v in tensors.items()}, folder / INTERNAL)
+    save_file({k: v.detach().to("cpu", torch.float32).contiguous() for k, v in tensors.items()}, folder / INTERNAL_LM)
     card = {
         "format": "ilme-domain",
         "version": 1,
@@ -201,7 +201,7 @@ def write_version_1(folder: Path, model, **changes) -> None:
 def test_a_folder_of_version_1_is_read(model_of, tmp_path):
     _, model = model_of("whisper")
     write_version_1(tmp_path / "domain", model)
-    assert not read_header(tmp_path / "domain" / INTERNAL), "its internal LM has no header"
+    assert not read_header(tmp_path / "domain" / INTERNAL_LM), "its internal LM has no header"
     found = load_domain(tmp_path / "domain")
     as_it_was = replace(TRANSFORMER, end_margin=float("inf"))
     assert found.options == as_it_was, "`enough` is now stop_after, and the audio's length always counted"
@@ -252,7 +252,7 @@ def test_a_card_with_impossible_values_is_damaged(change, model_of, tmp_path):
         load_domain(tmp_path / "domain")
 
 
-@pytest.mark.parametrize("name", [LM, INTERNAL])
+@pytest.mark.parametrize("name", [LM, INTERNAL_LM])
 def test_a_file_that_was_changed_or_lost_is_named(name, model_of, tmp_path):
     write_domain(tmp_path / "domain", "rnnt", model_of)
     file = tmp_path / "domain" / name

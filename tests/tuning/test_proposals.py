@@ -22,7 +22,7 @@ from ilme.tuning.proposals import (
     room,
     within,
 )
-from ilme.tuning.weight_search import Objective, Optimum, WeightSpace, search_weights
+from ilme.tuning.weight_search import Optimum, WeightObjective, WeightSpace, search_weights
 from tests.tuning.synthetic_lists import TRUTH, SyntheticDecoder
 from tests.tuning.test_error_surface import random_lists
 
@@ -39,7 +39,7 @@ def place(found: Optimum | None) -> np.ndarray:
 
 
 def proposer(space: WeightSpace | None = None, decodes: int = 5, smoothing: float = 0.01) -> Proposer:
-    objective = Objective(smoothing=smoothing)
+    objective = WeightObjective(smoothing=smoothing)
     return Proposer(space or WeightSpace(), objective, step=0.4, decodes=decodes, restarts=4, seed=0)
 
 
@@ -204,5 +204,7 @@ def test_the_seed_and_the_restarts_of_the_search_are_the_proposers(monkeypatch: 
         return search_weights(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "search_weights", noted)
-    Proposer(WeightSpace(), Objective(), step=0.4, decodes=5, restarts=3, seed=17).propose(LISTS, [tried(0.0, 0.0, 60)])
+    Proposer(WeightSpace(), WeightObjective(), step=0.4, decodes=5, restarts=3, seed=17).propose(
+        LISTS, [tried(0.0, 0.0, 60)]
+    )
     assert given and all((options["seed"], options["restarts"]) == (17, 3) for options in given)

@@ -16,7 +16,7 @@ from ilme.fusion import FusionWeights
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.tuning.error_surface import as_vector, build_lists
 from ilme.tuning.tuner import TuningOptions, merge_lists, tune
-from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from ilme.tuning.weight_search import WeightObjective, WeightSpace, search_weights
 from tests.tuning.synthetic_lists import TRUTH, WORDS, OverreachingDecoder, SyntheticDecoder
 
 
@@ -156,7 +156,7 @@ def test_smoothing_skips_a_narrow_pit() -> None:
     )
     space = WeightSpace(subtracted=(0.0, 0.0))
     assert 0.5 < search_weights(lists, space, restarts=20).vector[0] < 0.51
-    assert search_weights(lists, space, objective=Objective(smoothing=0.1), restarts=20).vector[0] > 0.7
+    assert search_weights(lists, space, objective=WeightObjective(smoothing=0.1), restarts=20).vector[0] > 0.7
 
 
 def test_the_seed_decides_everything() -> None:
@@ -249,6 +249,6 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(BadInputError, match="low ≤ high"):
         WeightSpace(lm=(0.5, 0.1))
     with pytest.raises(BadInputError, match="penalty"):
-        Objective(penalty=-1.0)
+        WeightObjective(penalty=-1.0)
     with pytest.raises(BadInputError, match="no method"):
         WeightSpace().restricted("XX")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from ilme.tuning.option_search import OptionSpace
 from ilme.tuning.proposals import Proposer
 from ilme.tuning.stability import stability
 from ilme.tuning.tuner import TuningOptions
-from ilme.tuning.weight_search import Objective, Optimum, Prior, WeightSpace
+from ilme.tuning.weight_search import Optimum, Prior, WeightObjective, WeightSpace
 from tests.tuning.test_weight_search import forty_words
 
 
@@ -74,7 +74,7 @@ def test_stability_of_two_speakers_drawn_in_every_way(monkeypatch: pytest.Monkey
         forty_words(),
         WeightSpace(lm=(0.0, 1.0), subtracted=(0.0, 0.0)),
         np.zeros(3),
-        objective=Objective(),
+        objective=WeightObjective(),
         speakers={"a": "x", "b": "x", "c": "y", "d": "y"},
         replicates=4,
     )
@@ -89,7 +89,7 @@ def test_stability_of_two_speakers_drawn_in_every_way(monkeypatch: pytest.Monkey
 
 def test_an_utterance_without_a_speaker_is_one_of_its_own() -> None:
     """One replicate has no deviation."""
-    found = stability(forty_words(), WeightSpace(), np.zeros(3), objective=Objective(), replicates=1)
+    found = stability(forty_words(), WeightSpace(), np.zeros(3), objective=WeightObjective(), replicates=1)
     assert (found.replicates, found.groups, found.deviation) == (1, 4, FusionWeights())
 
 

@@ -20,7 +20,7 @@ from ilme.lm.case_folding import FoldedInternal, FoldedScorer
 from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.tdt import TDT_DURATIONS
 from ilme.recogniser.confidence import WordConfidence
-from ilme.recogniser.domain import CARD, INTERNAL, LM, Domain, load_domain
+from ilme.recogniser.domain import CARD, INTERNAL_LM, LM, Domain, load_domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
@@ -118,7 +118,7 @@ def test_no_gain_means_zero_weights_and_a_reason(tiny, text, tmp_path):
     adapted = adapt("tiny", text, tmp_path / "out", dev=speech(recognised), options=AS_IT_IS, host=tiny)
     assert adapted.before.total.errors == 0, "the references are what the model says"
     assert adapted.domain.weights == FusionWeights() and adapted.domain.internal == ""
-    assert adapted.internal is None and not (tmp_path / "out" / INTERNAL).exists()
+    assert adapted.internal is None and not (tmp_path / "out" / INTERNAL_LM).exists()
     assert "weights are zero" in adapted.domain.report["note"]
     assert "No weights made fewer errors" in card_text(adapted, "out")
     assert load_domain(tmp_path / "out").transcribe(waves(1)[0]).text == recognised[0]
@@ -206,7 +206,7 @@ def test_our_networks_with_dev(kind, networks, tmp_path, monkeypatch):
     assert again.weights == adapted.domain.weights and again.options == default_options(load_model(model), 3)
     texts = {u.id: again.transcribe(u.samples(16_000)).text for u in read_utterances(dev)}
     assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
-    internal = [INTERNAL] if adapted.domain.weights.subtracted else []  # what is not subtracted is not kept
+    internal = [INTERNAL_LM] if adapted.domain.weights.subtracted else []  # what is not subtracted is not kept
     assert sorted(p.name for p in out.iterdir()) == sorted([CARD, LM, *internal, "card.md", "tuning.json"])
 
 
@@ -240,7 +240,7 @@ def test_our_networks_without_dev(kind, networks, tmp_path):
     assert (adapted.domain.internal, adapted.domain.weights) == safe_choice(model)
     assert adapted.domain.weights.lm > 0 and adapted.domain.weights.subtracted > 0
     assert "has not been measured" in (out / "card.md").read_text()
-    assert sorted(p.name for p in out.iterdir()) == sorted([CARD, LM, INTERNAL, "card.md"])
+    assert sorted(p.name for p in out.iterdir()) == sorted([CARD, LM, INTERNAL_LM, "card.md"])
     segment = load_domain(out).transcribe(networks / f"dev-{kind}0.wav").segments[0]
     assert segment.scores.lm != 0 and segment.scores.subtracted != 0
     averaged = replace(OPTIONS, internal="mean-encoder" if kind == "rnnt" else "mean-context")
@@ -289,7 +289,7 @@ def test_a_folder_with_other_files_is_not_replaced(networks, tmp_path):
 
 def test_an_lm_can_be_given_in_place_of_text(networks, tmp_path):
     adapted = adapt(networks / "rnnt", [], tmp_path / "out", lm=str(networks / "lm"), options=OPTIONS)
-    assert adapted.domain.lm == LM and set(adapted.domain.files) == {LM, INTERNAL}
+    assert adapted.domain.lm == LM and set(adapted.domain.files) == {LM, INTERNAL_LM}
     assert (tmp_path / "out" / LM).read_bytes() == (networks / "lm" / "model.safetensors").read_bytes()
     assert load_domain(tmp_path / "out").lm is not None
     trained = adapt(networks / "rnnt", [str(networks / "domain.txt")], tmp_path / "trained", options=OPTIONS)
@@ -297,7 +297,7 @@ def test_an_lm_can_be_given_in_place_of_text(networks, tmp_path):
     (tmp_path / "trained" / trained.domain.lm).rename(elsewhere)
     file = adapt(networks / "rnnt", [], tmp_path / "file", lm=str(elsewhere), options=OPTIONS)
     elsewhere.unlink()
-    assert set(file.domain.files) == {LM, INTERNAL} and load_domain(tmp_path / "file").lm is not None
+    assert set(file.domain.files) == {LM, INTERNAL_LM} and load_domain(tmp_path / "file").lm is not None
     with pytest.raises(BadInputError, match="needs text of the domain, or an LM"):
         adapt(networks / "rnnt", [], tmp_path / "none")
 

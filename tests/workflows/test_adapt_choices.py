@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.fusion import FusionWeights
-from ilme.recogniser.domain import INTERNAL, LM, load_domain
+from ilme.recogniser.domain import INTERNAL_LM, LM, load_domain
 from ilme.recogniser.options import default_options
 from ilme.recogniser.recogniser import Recogniser
 from ilme.testing import tiny as tiny_network
@@ -220,7 +220,7 @@ def test_weights_of_zero_are_said_and_leave_the_model_as_it_is(run, decided):
     assert adapted.tuning.weights == FusionWeights()
     assert adapted.after == adapted.before and adapted.before.total.errors > 0
     assert adapted.domain.weights == FusionWeights() and adapted.domain.internal == ""
-    assert adapted.internal is None and not (out / INTERNAL).exists()
+    assert adapted.internal is None and not (out / INTERNAL_LM).exists()
     assert "weights are zero" in adapted.domain.report["note"]
     assert adapted.domain.report["before"] == adapted.domain.report["after"]
     assert adapted.domain.report["relative"] == 0.0
@@ -262,7 +262,7 @@ def test_weights_that_help_are_kept(run, decided, tiny, tmp_path):
     adapted, out = run(texts=[safe.transcribe(wave).text for wave in waves(3)], options=options)
     assert adapted.before.total.errors > 0 and adapted.after.total.errors == 0
     assert adapted.domain.weights == safe_choice(tiny)[1] and adapted.domain.internal == "zeroed"
-    assert adapted.internal.how == "zeroed" and (out / INTERNAL).exists()
+    assert adapted.internal.how == "zeroed" and (out / INTERNAL_LM).exists()
     assert "note" not in adapted.domain.report
     assert adapted.domain.report["relative"] == 100.0
     assert adapted.domain.report["after"]["WER"] == 0.0
@@ -280,7 +280,7 @@ def test_an_internal_lm_of_weight_zero_is_none(run, decided, tiny, tmp_path):
     decided(0.4, 0.0)
     adapted, out = run(texts=[alone.transcribe(wave).text for wave in waves(3)], options=options)
     assert adapted.domain.weights == FusionWeights(lm=0.4) and adapted.after.total.errors == 0
-    assert adapted.domain.internal == "" and adapted.internal is None and not (out / INTERNAL).exists()
+    assert adapted.domain.internal == "" and adapted.internal is None and not (out / INTERNAL_LM).exists()
     assert "internal LM: none" in (out / "card.md").read_text()
     assert load_domain(out).subtracted is None
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, FeedForward, Linear
+from ilme.adapters.decoder import FeedForward, Linear, TransformerDecoder
 from ilme.adapters.hf import Audio, TransformerAED, read_layer
 from ilme.adapters.hf_frames import length_mask
 from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer
@@ -174,7 +174,7 @@ def dithered(samples: Audio) -> Audio:
     return noisy
 
 
-def read_decoder(model: Any) -> Decoder:
+def read_decoder(model: Any) -> TransformerDecoder:
     """The decoder of a `CanaryForConditionalGeneration` or a `CohereAsrForConditionalGeneration`."""
     decoder = model.model.decoder
     attention = decoder.layers[0].self_attn
@@ -198,7 +198,7 @@ def read_decoder(model: Any) -> Decoder:
         embedded: Tensor = decoder.embedding_layernorm(words[labels] + where)
         return embedded
 
-    return Decoder(layers, embed, decoder.norm, Linear.of(model.proj_out))
+    return TransformerDecoder(layers, embed, decoder.norm, Linear.of(model.proj_out))
 
 
 def positions_of(embedding: Any) -> Tensor:

@@ -29,11 +29,11 @@ __all__ = [
     "Cache",
     "Context",
     "CrossAttention",
-    "Decoder",
     "FeedForward",
     "Layer",
     "Linear",
     "Stream",
+    "TransformerDecoder",
     "Vectors",
     "WatchedAttention",
     "log_counts",
@@ -219,7 +219,7 @@ class Stream:
     context: Context
 
 
-class Decoder:
+class TransformerDecoder:
     """The layers, the embedding before them and the output map after them.
 
     Args:

@@ -24,10 +24,10 @@ from ilme.adapters.decoder import (
     Cache,
     Context,
     CrossAttention,
-    Decoder,
     FeedForward,
     Layer,
     Linear,
+    TransformerDecoder,
     WatchedAttention,
     log_counts,
 )
@@ -157,7 +157,7 @@ class TransformerAED(OwnOptions, ABC):
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: TransformerDecoder,
         tokenizer: Tokenizer,
         *,
         prefix: Sequence[int],

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, FeedForward, Linear
+from ilme.adapters.decoder import FeedForward, Linear, TransformerDecoder
 from ilme.adapters.hf import Audio, TransformerAED, encode_apart, read_layer
 from ilme.errors import BadInputError
 from ilme.tokens import Tokenizer
@@ -83,7 +83,7 @@ def padded_waves(audio: Sequence[Audio]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(padded), torch.tensor(lengths)
 
 
-def read_decoder(model: Any) -> Decoder:
+def read_decoder(model: Any) -> TransformerDecoder:
     """The decoder of a `MoonshineForConditionalGeneration`."""
     config, decoder = model.config, model.model.decoder
     heads = int(decoder.layers[0].self_attn.q_proj.out_features // decoder.layers[0].self_attn.head_dim)
@@ -103,7 +103,7 @@ def read_decoder(model: Any) -> Decoder:
     words = decoder.embed_tokens.weight.detach()
     output = getattr(model, "proj_out", None) or model.get_output_embeddings()
     rotate = rotation(decoder.rotary_emb.inv_freq.detach(), int(config.max_position_embeddings))
-    return Decoder(layers, lambda labels, _: words[labels], decoder.norm, Linear.of(output), rotate)
+    return TransformerDecoder(layers, lambda labels, _: words[labels], decoder.norm, Linear.of(output), rotate)
 
 
 def rotation(frequencies: Tensor, positions: int) -> Callable[[Tensor, int], Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.decoder import Linear, TransformerDecoder
 from ilme.adapters.hf import RATE, Audio, TransformerAED, encode_apart, read_bart_layers
 from ilme.tokens import Tokenizer
 
@@ -83,7 +83,7 @@ class Speech2Text(TransformerAED):
         return encode_apart(self.model.get_encoder(), features.to(self.device, self.dtype), lengths)
 
 
-def read_decoder(model: Any) -> Decoder:
+def read_decoder(model: Any) -> TransformerDecoder:
     """The decoder of a `Speech2TextForConditionalGeneration`."""
     config, decoder = model.config, model.model.decoder
     layers = read_bart_layers(model)
@@ -96,7 +96,7 @@ def read_decoder(model: Any) -> Decoder:
         embedded: Tensor = words[labels] * factor + where
         return embedded
 
-    return Decoder(layers, embed, decoder.layer_norm, Linear.of(model.lm_head))
+    return TransformerDecoder(layers, embed, decoder.layer_norm, Linear.of(model.lm_head))
 
 
 def feature_extractor(config: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ilme.adapters.decoder import Decoder, Linear
+from ilme.adapters.decoder import Linear, TransformerDecoder
 from ilme.adapters.encoder import read_encoder
 from ilme.adapters.hf import RATE, Audio, TransformerAED, attention, read_bart_layers
 from ilme.adapters.openai_whisper import LANGUAGES
@@ -272,7 +272,7 @@ class Whisper(TransformerAED):
         return self.decoder.output(hidden)[:, list(self.vocabulary.languages.values())].float()
 
 
-def read_decoder(model: Any) -> Decoder:
+def read_decoder(model: Any) -> TransformerDecoder:
     """The decoder of a `WhisperForConditionalGeneration`."""
     config, decoder = model.config, model.model.decoder
     layers = read_bart_layers(model)
@@ -283,7 +283,7 @@ def read_decoder(model: Any) -> Decoder:
         embedded: Tensor = words[labels] * factor + positions[at : at + labels.shape[1]]
         return embedded
 
-    return Decoder(layers, embed, decoder.layer_norm, Linear.of(model.proj_out))
+    return TransformerDecoder(layers, embed, decoder.layer_norm, Linear.of(model.proj_out))
 
 
 def blank(tokenizer: Tokenizer) -> list[int]:

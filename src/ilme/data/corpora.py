@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 from ilme.errors import BadInputError
 
-__all__ = ["AUDIO_SUFFIXES", "READERS", "Layout", "Utterance", "detect_layout", "read_corpus"]
+__all__ = ["AUDIO_SUFFIXES", "READERS", "CorpusEntry", "Layout", "detect_layout", "read_corpus"]
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".oga", ".aiff", ".aif", ".au", ".w64", ".caf")
 Layout = Literal["auto", "librispeech", "commonvoice", "kaldi", "nemo", "folder", "huggingface"]
 
 
 @dataclass(frozen=True)
-class Utterance:
+class CorpusEntry:
     """One utterance as its corpus describes it; nothing of it is verified yet.
 
     Attributes:
@@ -50,7 +50,7 @@ class Utterance:
     problem: tuple[str, str] | None = None
 
 
-def read_corpus(source: str, layout: Layout = "auto", staging: Path | None = None) -> list[Utterance]:
+def read_corpus(source: str, layout: Layout = "auto", staging: Path | None = None) -> list[CorpusEntry]:
     """Every utterance that a corpus names.
 
     Args:
@@ -101,14 +101,14 @@ def detect_layout(source: str) -> str:
     )
 
 
-def read_librispeech(folder: Path) -> Iterator[Utterance]:
+def read_librispeech(folder: Path) -> Iterator[CorpusEntry]:
     """SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with lines `ID TEXT`, and ID.flac beside it."""
     seen: set[Path] = set()
     for transcript in sorted(folder.rglob("*.trans.txt")):
         inside = transcript.relative_to(folder).parts[:-1]
         subset = {"subset": inside[0]} if len(inside) == 3 else {}
         for number, line in _lines(transcript):
-            if isinstance(line, Utterance):
+            if isinstance(line, CorpusEntry):
                 yield line
                 continue
             name, _, text = line.partition(" ")
@@ -121,15 +121,15 @@ def read_librispeech(folder: Path) -> Iterator[Utterance]:
                     "bad manifest line",
                     f"{transcript}:{number}: {name[:60]!r} is not SPEAKER-CHAPTER-NUMBER",
                 )
-                yield Utterance(f"{transcript.name}:{number}", problem=problem)
+                yield CorpusEntry(f"{transcript.name}:{number}", problem=problem)
                 continue
-            yield Utterance(name, audio, text.strip(), speaker, fields=fields)
+            yield CorpusEntry(name, audio, text.strip(), speaker, fields=fields)
     for audio in _audio_files(folder):
         if audio not in seen:
-            yield Utterance(audio.stem, audio)
+            yield CorpusEntry(audio.stem, audio)
 
 
-def read_commonvoice(source: Path) -> Iterator[Utterance]:
+def read_commonvoice(source: Path) -> Iterator[CorpusEntry]:
     """TSV files with the columns `client_id`, `path` and `sentence`, and the audio in clips/.
 
     A folder gives its train, dev and test files (field `split`), or validated.tsv where these are absent.
@@ -146,19 +146,19 @@ def read_commonvoice(source: Path) -> Iterator[Utterance]:
         if not {"path", "sentence"} <= set(header):
             raise BadInputError(f"{table} has no columns 'path' and 'sentence'; its first line is {header[:8]}")
         for number, line in rows:
-            if isinstance(line, Utterance):
+            if isinstance(line, CorpusEntry):
                 yield line
                 continue
             cells = line.split("\t")
             if len(cells) < len(header):
                 detail = f"{table}:{number} has {len(cells)} of {len(header)} columns"
-                yield Utterance(f"{table.name}:{number}", problem=("bad manifest line", detail))
+                yield CorpusEntry(f"{table.name}:{number}", problem=("bad manifest line", detail))
                 continue
             row = dict(zip(header, cells, strict=False))
             clip = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"
             keep = ("accents", "accent", "age", "gender", "locale")
             fields = {"split": table.stem, **{key: row[key] for key in keep if row.get(key)}}
-            yield Utterance(
+            yield CorpusEntry(
                 Path(clip).stem,
                 folder / "clips" / clip,
                 row["sentence"],
@@ -168,20 +168,20 @@ def read_commonvoice(source: Path) -> Iterator[Utterance]:
             )
 
 
-def read_kaldi(folder: Path) -> Iterator[Utterance]:
+def read_kaldi(folder: Path) -> Iterator[CorpusEntry]:
     """A Kaldi data dir: wav.scp, text, and optionally segments, utt2spk, utt2dur.
 
     A command in wav.scp (a line that ends in `|`) is never run: it is listed as a problem.
     """
     if not (folder / "wav.scp").is_file():
         raise BadInputError(f"{folder} is no Kaldi data dir: it has no wav.scp")
-    unreadable: list[Utterance] = []
+    unreadable: list[CorpusEntry] = []
     recordings, texts, speakers, durations = (
         dict(_pairs(folder / name, unreadable)) for name in ("wav.scp", "text", "utt2spk", "utt2dur")
     )
     named: set[str] = set()
 
-    def utterance(name: str, recording: str, start: float, duration: float | None, whole: bool) -> Utterance:
+    def utterance(name: str, recording: str, start: float, duration: float | None, whole: bool) -> CorpusEntry:
         named.add(name)
         location = recordings.get(recording)
         problem = None
@@ -192,7 +192,7 @@ def read_kaldi(folder: Path) -> Iterator[Utterance]:
             )
         audio = None if location is None else _relative(folder, location)
         fields = {} if whole else {"recording": recording}
-        return Utterance(name, audio, texts.get(name), speakers.get(name), start, duration, whole, fields, problem)
+        return CorpusEntry(name, audio, texts.get(name), speakers.get(name), start, duration, whole, fields, problem)
 
     if (folder / "segments").is_file():
         for name, rest in _pairs(folder / "segments", unreadable):
@@ -200,7 +200,7 @@ def read_kaldi(folder: Path) -> Iterator[Utterance]:
             numbers = [_number(part) for part in parts[1:3]]
             if len(parts) < 3 or None in numbers:
                 detail = f"{folder / 'segments'}: {name} {rest[:80]!r} is not RECORDING START END"
-                yield Utterance(name, problem=("bad manifest line", detail))
+                yield CorpusEntry(name, problem=("bad manifest line", detail))
                 named.add(name)
                 continue
             start, end = numbers[0] or 0.0, numbers[1] or 0.0
@@ -210,18 +210,18 @@ def read_kaldi(folder: Path) -> Iterator[Utterance]:
         for name in recordings:
             yield utterance(name, name, 0.0, _number(durations.get(name)), True)
     for name in sorted(texts.keys() - named):
-        yield Utterance(name, text=texts[name], speaker=speakers.get(name))
+        yield CorpusEntry(name, text=texts[name], speaker=speakers.get(name))
     yield from unreadable
 
 
-def read_nemo(source: Path) -> Iterator[Utterance]:
+def read_nemo(source: Path) -> Iterator[CorpusEntry]:
     """JSON lines with `audio_filepath`, `duration`, `text`, and whatever else the corpus has to say.
 
     `id`, `speaker` and `offset` are known names; other plain values are kept as fields.
     """
     manifest = source / "manifest.jsonl" if source.is_dir() else source
     found = [
-        line if isinstance(line, Utterance) else _nemo_entry(manifest, number, line)
+        line if isinstance(line, CorpusEntry) else _nemo_entry(manifest, number, line)
         for number, line in _lines(manifest)
     ]
     twice = {name for name, count in Counter(u.id for u in found).items() if count > 1}
@@ -232,10 +232,10 @@ def read_nemo(source: Path) -> Iterator[Utterance]:
             yield utterance
 
 
-def _nemo_entry(manifest: Path, number: int, line: str) -> Utterance:
-    def broken(detail: str) -> Utterance:
+def _nemo_entry(manifest: Path, number: int, line: str) -> CorpusEntry:
+    def broken(detail: str) -> CorpusEntry:
         problem = ("bad manifest line", f"{manifest}:{number}: {detail}")
-        return Utterance(f"{manifest.name}:{number}", problem=problem)
+        return CorpusEntry(f"{manifest.name}:{number}", problem=problem)
 
     try:
         row: Any = json.loads(line)
@@ -257,7 +257,7 @@ def _nemo_entry(manifest: Path, number: int, line: str) -> Utterance:
     name = str(row.pop("id", "")) or Path(location).stem + (f"-{round(1000 * start):08d}" if start else "")
     speaker = row.pop("speaker", None)
     fields = {key: str(value) for key, value in row.items() if isinstance(value, str | int | float) and value != ""}
-    return Utterance(
+    return CorpusEntry(
         name,
         _relative(manifest.parent, location),
         text,
@@ -269,7 +269,7 @@ def _nemo_entry(manifest: Path, number: int, line: str) -> Utterance:
     )
 
 
-def read_folder(folder: Path) -> Iterator[Utterance]:
+def read_folder(folder: Path) -> Iterator[CorpusEntry]:
     """Audio files anywhere below a folder, each with its transcript beside it in a .txt file of its name."""
     files = _audio_files(folder)
     for audio in files:
@@ -278,16 +278,16 @@ def read_folder(folder: Path) -> Iterator[Utterance]:
         text, problem = None, None
         if transcript.is_file():
             text, problem = _decode(transcript.read_bytes(), transcript)
-        yield Utterance(name, audio, text, problem=problem)
+        yield CorpusEntry(name, audio, text, problem=problem)
     spoken = {audio.with_suffix(".txt") for audio in files}
     for transcript in sorted(folder.rglob("*.txt")):
         if transcript not in spoken:
             name = "-".join(transcript.relative_to(folder).with_suffix("").parts)
             text, problem = _decode(transcript.read_bytes(), transcript)
-            yield Utterance(name, None, text, problem=problem)
+            yield CorpusEntry(name, None, text, problem=problem)
 
 
-READERS: dict[str, Callable[[Path], Iterator[Utterance]]] = {
+READERS: dict[str, Callable[[Path], Iterator[CorpusEntry]]] = {
     "librispeech": read_librispeech,
     "commonvoice": read_commonvoice,
     "kaldi": read_kaldi,
@@ -296,24 +296,24 @@ READERS: dict[str, Callable[[Path], Iterator[Utterance]]] = {
 }
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str | Utterance]]:
+def _lines(path: Path) -> Iterator[tuple[int, str | CorpusEntry]]:
     """(number, line) of a text file without its empty lines.
 
     A byte order mark, CRLF and UTF-16 (by its mark) are understood. A line that is no UTF-8 comes as an
-    Utterance with a problem.
+    CorpusEntry with a problem.
     """
     data = path.read_bytes()
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         text, problem = _decode(data, path)
         if problem:
-            yield 0, Utterance(path.name, problem=problem)
+            yield 0, CorpusEntry(path.name, problem=problem)
         data = (text or "").encode("utf-8")
     for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         raw = raw.rstrip(b"\r")
         if not raw.strip():
             continue
         text, problem = _decode(raw, path)
-        yield number, Utterance(f"{path.name}:{number}", problem=problem) if problem else (text or "")
+        yield number, CorpusEntry(f"{path.name}:{number}", problem=problem) if problem else (text or "")
 
 
 def _decode(data: bytes, path: Path) -> tuple[str | None, tuple[str, str] | None]:
@@ -327,10 +327,10 @@ def _decode(data: bytes, path: Path) -> tuple[str | None, tuple[str, str] | None
         )
 
 
-def _pairs(path: Path, unreadable: list[Utterance]) -> Iterator[tuple[str, str]]:
+def _pairs(path: Path, unreadable: list[CorpusEntry]) -> Iterator[tuple[str, str]]:
     """`KEY VALUE…` lines of a Kaldi file, none where it is absent; bad lines go to `unreadable`."""
     for _, line in _lines(path) if path.is_file() else ():
-        if isinstance(line, Utterance):
+        if isinstance(line, CorpusEntry):
             unreadable.append(line)
             continue
         key, *value = line.split(maxsplit=1)
@@ -367,7 +367,7 @@ def _relative(folder: Path, location: str) -> Path:
     return path if path.is_absolute() else folder / path
 
 
-def _name_by_path(folder: Path, utterance: Utterance) -> str:
+def _name_by_path(folder: Path, utterance: CorpusEntry) -> str:
     path = utterance.audio or Path(utterance.id)
     path = path.relative_to(folder) if path.is_relative_to(folder) else path
     name = "-".join(part for part in path.with_suffix("").parts if part != "/")

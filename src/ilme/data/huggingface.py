@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ilme.data.corpora import Utterance
+from ilme.data.corpora import CorpusEntry
 from ilme.errors import BadInputError, MissingExtraError
 from ilme.runtime.files import write_atomically
 
@@ -17,7 +17,7 @@ _SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 _FORMATS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3\x03": ".mp3", b"ID3\x04": ".mp3"}
 
 
-def read_huggingface(source: str, staging: Path) -> Iterator[Utterance]:
+def read_huggingface(source: str, staging: Path) -> Iterator[CorpusEntry]:
     """Utterances of a dataset; its audio is written, as it is encoded, under `staging`.
 
     Args:
@@ -39,7 +39,7 @@ def read_huggingface(source: str, staging: Path) -> Iterator[Utterance]:
             name = str(row["id"]) if "id" in columns else f"{split}-{number:08d}"
             speaker = row.get(speaker_column) if speaker_column else None
             fields = {key.removesuffix("_id"): str(row[key]) for key in fields_kept if row.get(key) is not None}
-            yield Utterance(
+            yield CorpusEntry(
                 name,
                 _audio_file(row[audio_column], staging / split / f"{number:08d}"),
                 row[text_column],

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ilme.data.audio import AudioError, Samples, read_audio
-from ilme.data.corpora import Layout, Utterance, read_corpus
+from ilme.data.corpora import CorpusEntry, Layout, read_corpus
 from ilme.data.manifests import ManifestWriter, file_name
 from ilme.errors import BadInputError
 
@@ -140,10 +140,10 @@ def import_corpus(
     return report
 
 
-def _checked(found: list[Utterance], checks: Checks, workers: int) -> Iterator[dict[str, Any] | Rejected]:
+def _checked(found: list[CorpusEntry], checks: Checks, workers: int) -> Iterator[dict[str, Any] | Rejected]:
     """The outcome of every utterance, in order. A file that several utterances share is decoded once."""
     names: set[str] = set()
-    unique: list[Utterance] = []
+    unique: list[CorpusEntry] = []
     for utterance in found:
         if utterance.id in names and utterance.problem is None:
             detail = "an earlier utterance has this id"
@@ -157,7 +157,7 @@ def _checked(found: list[Utterance], checks: Checks, workers: int) -> Iterator[d
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, recordings: list[list[Utterance]], checks: Checks, window: int
+    pool: ThreadPoolExecutor, recordings: list[list[CorpusEntry]], checks: Checks, window: int
 ) -> Iterator[list[dict[str, Any] | Rejected]]:
     """Results in order with at most `window` recordings waiting, so that little is left to do at a stop."""
     waiting: list[Any] = []
@@ -169,7 +169,7 @@ def _in_order(
         yield future.result()
 
 
-def check_recording(utterances: list[Utterance], checks: Checks) -> list[dict[str, Any] | Rejected]:
+def check_recording(utterances: list[CorpusEntry], checks: Checks) -> list[dict[str, Any] | Rejected]:
     """Cuts (as Lhotse's JSON) or rejections of the utterances of one audio file."""
     audio = utterances[0].audio
     failure: tuple[str, str] | None = None
@@ -195,7 +195,7 @@ def check_recording(utterances: list[Utterance], checks: Checks) -> list[dict[st
     return outcomes
 
 
-def _text_problem(utterance: Utterance) -> tuple[str, str] | None:
+def _text_problem(utterance: CorpusEntry) -> tuple[str, str] | None:
     if utterance.text is None:
         return "text missing", "there is no transcript"
     if not any(character.isalnum() for character in utterance.text):
@@ -205,7 +205,7 @@ def _text_problem(utterance: Utterance) -> tuple[str, str] | None:
     return None
 
 
-def _audio_problem(utterance: Utterance, samples: Samples, rate: int, checks: Checks) -> tuple[str, str] | None:
+def _audio_problem(utterance: CorpusEntry, samples: Samples, rate: int, checks: Checks) -> tuple[str, str] | None:
     """Why these samples (channels, N) of the whole file are not the utterance's audio, or None."""
     part = _segment(utterance, samples, rate)
     seconds = part.shape[1] / rate
@@ -243,7 +243,7 @@ def _loud_level(samples: Samples, rate: int) -> float:
     return 10 * math.log10(max(power, 1e-12))
 
 
-def _segment(utterance: Utterance, samples: Samples, rate: int) -> Samples:
+def _segment(utterance: CorpusEntry, samples: Samples, rate: int) -> Samples:
     if utterance.whole_file:
         return samples
     start = max(0, round(utterance.start * rate))
@@ -251,7 +251,7 @@ def _segment(utterance: Utterance, samples: Samples, rate: int) -> Samples:
     return samples[:, start:end]
 
 
-def _cut(utterance: Utterance, samples: Samples, rate: int) -> dict[str, Any]:
+def _cut(utterance: CorpusEntry, samples: Samples, rate: int) -> dict[str, Any]:
     """The cut in Lhotse's JSON form: MonoCut, or MultiCut where the file has several channels."""
     from lhotse import MonoCut, MultiCut, Recording, SupervisionSegment
     from lhotse.audio import AudioSource
@@ -287,6 +287,6 @@ def _cut(utterance: Utterance, samples: Samples, rate: int) -> dict[str, Any]:
     return dict(cut.to_dict())
 
 
-def _plain_text(utterance: Utterance) -> str:
+def _plain_text(utterance: CorpusEntry) -> str:
     """The transcript on one line."""
     return " ".join((utterance.text or "").split())

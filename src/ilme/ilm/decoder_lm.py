@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ilme.adapters.decoder import Decoder, FeedForward, Layer, Linear, Vectors
+from ilme.adapters.decoder import FeedForward, Layer, Linear, TransformerDecoder, Vectors
 from ilme.adapters.hf import TransformerAED
 from ilme.errors import BadInputError, CheckpointError
 from ilme.ilm.calibration import Calibration
@@ -121,7 +121,7 @@ class TransformerDecoderLM(DecoderLM):
         self.weights, self.norms = nn.ParameterDict(), nn.ModuleList()
         layers = [self._copied(index, layer) for index, layer in enumerate(host.decoder.layers)]
         self.norms.append(copy.deepcopy(host.decoder.norm))  # type: ignore[arg-type]
-        self.decoder = Decoder(layers, host.decoder.embed, self.norms[-1], self.shared, host.decoder.rotate)
+        self.decoder = TransformerDecoder(layers, host.decoder.embed, self.norms[-1], self.shared, host.decoder.rotate)
         self.output = _Output(self.shared, self.bias)
         self.requires_grad_(True)
 

@@ -37,10 +37,10 @@ from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.files import file_hash, write_atomically
 from ilme.runtime.formats import Format
 
-__all__ = ["CARD", "INTERNAL", "LM", "PHRASES", "Domain", "load_domain", "model_of"]
+__all__ = ["CARD", "INTERNAL_LM", "LM", "PHRASES", "Domain", "load_domain", "model_of"]
 
 FORMAT, VERSION = "ilme-domain", 2
-CARD, LM, INTERNAL, PHRASES = "domain.json", "lm.safetensors", "internal.safetensors", "phrases.txt"
+CARD, LM, INTERNAL_LM, PHRASES = "domain.json", "lm.safetensors", "internal.safetensors", "phrases.txt"
 STYLES = ("restore", "fold", "keep", "spoken")
 WAYS = (  # to an internal LM
     "",
@@ -84,7 +84,7 @@ class Domain:
 
     def save(self, folder: Path) -> Domain:
         """Writes the card, with the hashes of the LM, the internal LM and the phrases that lie in the folder."""
-        named = [name for name in dict.fromkeys((self.lm, INTERNAL, PHRASES)) if _names_own(folder, name)]
+        named = [name for name in dict.fromkeys((self.lm, INTERNAL_LM, PHRASES)) if _names_own(folder, name)]
         whole = replace(self, files={name: file_hash(folder / name) for name in named})
         data = {"format": FORMAT, "version": VERSION, **asdict(whole)}
         data["search"] = None if self.search is None else options_to_json(self.search)
@@ -226,10 +226,10 @@ def _scorers(
     if domain.weights.lm:
         lm = load_lm(name, host)
     if domain.weights.subtracted:
-        made = load_internal_lm(_inside(folder, INTERNAL), host, domain.internal)
+        made = load_internal_lm(_inside(folder, INTERNAL_LM), host, domain.internal)
         if made.how != domain.internal:
             raise CheckpointError(
-                f"{folder / CARD} names the internal LM {domain.internal!r}, and {INTERNAL} is {made.how!r}; run "
+                f"{folder / CARD} names the internal LM {domain.internal!r}, and {INTERNAL_LM} is {made.how!r}; run "
                 "`ilme adapt` again"
             )
         internal = made

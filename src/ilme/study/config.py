@@ -18,7 +18,7 @@ from ilme.study.corpora import RecordingsPlan
 
 __all__ = [
     "DecodingPlan",
-    "DomainText",
+    "DomainPlan",
     "NetworkPlan",
     "SpeechPlan",
     "StudyConfig",
@@ -35,7 +35,7 @@ SETTINGS = ("cross", "intra", "calls", "cross-ce", "intra-ce")
 
 
 @dataclass(frozen=True)
-class DomainText:
+class DomainPlan:
     """Where the text of one domain comes from.
 
     Attributes:
@@ -64,8 +64,8 @@ class TextPlan:
         held_out: Sentences of the training text kept back, to stop LMs early and to measure internal LMs on.
     """
 
-    source: DomainText
-    target: DomainText
+    source: DomainPlan
+    target: DomainPlan
     shortest: int = 4
     longest: int = 28
     train_longest: int = 0

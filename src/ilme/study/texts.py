@@ -14,7 +14,7 @@ from ilme.data.normalise import spoken
 from ilme.data.textfiles import OPENERS
 from ilme.errors import BadInputError
 from ilme.runtime.files import write_text
-from ilme.study.config import PARTS, DomainText, StudyConfig
+from ilme.study.config import PARTS, DomainPlan, StudyConfig
 from ilme.study.runner import Stage, Study, file_digest, used_fields
 
 __all__ = ["count_words", "domain_file", "read_lines", "speakable", "text_stage", "write_lines"]
@@ -46,12 +46,12 @@ def text_stage(config: StudyConfig) -> Stage:
     return Stage("text", lambda study: _choose(study, config), inputs=inputs)
 
 
-def _added(where: DomainText) -> list[DomainText]:
+def _added(where: DomainPlan) -> list[DomainPlan]:
     """The domains whose training text is added."""
     return [replace(where, name=name, also=()) for name in where.also]
 
 
-def domain_file(where: DomainText, part: str) -> Path:
+def domain_file(where: DomainPlan, part: str) -> Path:
     """The text file of one part of a domain, compressed or not."""
     folder = Path(where.folder.format(name=where.name))
     found = [p for p in (folder / f"{part}.txt{end}" for end in ("", *OPENERS)) if p.is_file()]
@@ -156,7 +156,7 @@ def _rare_first(sentences: Sequence[str], enough: int) -> list[str]:
     return first + rest
 
 
-def _sentences(where: DomainText, part: str) -> list[str]:
+def _sentences(where: DomainPlan, part: str) -> list[str]:
     return [s for s in (spoken(line) for line in read_lines(domain_file(where, part))) if s]
 
 

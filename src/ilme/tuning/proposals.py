@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ilme.tuning.error_surface import Array, CandidateLists, stack_lists
-from ilme.tuning.weight_search import Objective, Optimum, Surcharge, WeightSpace, search_weights
+from ilme.tuning.weight_search import Optimum, Surcharge, WeightObjective, WeightSpace, search_weights
 
 __all__ = ["APART", "Proposer", "TriedPoint", "overreached", "overreaches", "room", "within"]
 
@@ -76,7 +76,7 @@ class Proposer:
     """
 
     space: WeightSpace
-    objective: Objective
+    objective: WeightObjective
     step: float
     decodes: int
     restarts: int

@@ -8,7 +8,7 @@ import numpy as np
 
 from ilme.evaluation.tuning_result import Stability
 from ilme.tuning.error_surface import Array, CandidateLists, as_weights
-from ilme.tuning.weight_search import Objective, WeightSpace, search_weights
+from ilme.tuning.weight_search import WeightObjective, WeightSpace, search_weights
 
 __all__ = ["stability"]
 
@@ -18,7 +18,7 @@ def stability(
     space: WeightSpace,
     chosen: Array,
     *,
-    objective: Objective,
+    objective: WeightObjective,
     speakers: Mapping[str, str] | None = None,
     replicates: int = 50,
     seed: int = 0,

@@ -32,7 +32,7 @@ from ilme.tuning.proposals import APART, Proposer, TriedPoint, overreached, over
 from ilme.tuning.shares import Rescore, SharePoint, Views, next_point
 from ilme.tuning.stability import stability
 from ilme.tuning.temperature import Decoding
-from ilme.tuning.weight_search import Objective, Prior, WeightSpace, search_weights
+from ilme.tuning.weight_search import Prior, WeightObjective, WeightSpace, search_weights
 
 __all__ = ["AdjustableDecoder", "Decoder", "TuningOptions", "merge_lists", "tune"]
 
@@ -132,9 +132,9 @@ class TuningOptions:
             raise BadInputError(f"background lists shares of at least 0 and below 1, got {self.background}")
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> WeightObjective:
         """What the search on lists minimises."""
-        return Objective(self.penalty, self.smoothing, self.prior)
+        return WeightObjective(self.penalty, self.smoothing, self.prior)
 
 
 def tune(

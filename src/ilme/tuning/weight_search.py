@@ -21,7 +21,16 @@ from ilme.errors import BadInputError
 from ilme.evaluation.tuning_result import Method
 from ilme.tuning.error_surface import Array, CandidateLists
 
-__all__ = ["Method", "Objective", "Optimum", "Prior", "Surcharge", "WeightSpace", "no_surcharge", "search_weights"]
+__all__ = [
+    "Method",
+    "Optimum",
+    "Prior",
+    "Surcharge",
+    "WeightObjective",
+    "WeightSpace",
+    "no_surcharge",
+    "search_weights",
+]
 
 Surcharge = Callable[[Array], Array]  # points (n, 3) → errors (n,) that the lists do not know of
 
@@ -109,7 +118,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Objective:
+class WeightObjective:
     """What is minimised.
 
     Attributes:
@@ -132,7 +141,7 @@ class Objective:
         return np.asarray(self.penalty * words / 100 * np.abs(points).sum(axis=1) + self.prior.cost(points))
 
 
-PLAIN = Objective()
+PLAIN = WeightObjective()
 
 
 def no_surcharge(points: Array) -> Array:
@@ -165,7 +174,7 @@ class _Search:
     lists: CandidateLists
     low: Array
     high: Array
-    objective: Objective
+    objective: WeightObjective
     copies: Array | None
     avoid: Array = field(default_factory=lambda: np.empty((0, 3)))
     apart: float = 0.0
@@ -263,7 +272,7 @@ def search_weights(
     lists: CandidateLists,
     space: WeightSpace,
     *,
-    objective: Objective = PLAIN,
+    objective: WeightObjective = PLAIN,
     starts: Iterable[Array] = (),
     restarts: int = 4,
     seed: int = 0,

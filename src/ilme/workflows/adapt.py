@@ -29,7 +29,7 @@ from ilme.ilm import internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, read_phrases, write_phrases
 from ilme.protocols import TokenScorer
-from ilme.recogniser.domain import CARD, INTERNAL, LM, PHRASES, Domain
+from ilme.recogniser.domain import CARD, INTERNAL_LM, LM, PHRASES, Domain
 from ilme.recogniser.loading import load_lm, load_model
 from ilme.recogniser.options import default_options, safe_boost
 from ilme.recogniser.packing import pack_networks
@@ -48,7 +48,7 @@ from ilme.workflows.with_dev import Adapted, choose_on_dev
 __all__ = ["AdaptOptions", "Adapted", "adapt", "safe_choice"]
 
 RANKS = "ranks.tiktoken"
-OURS = (CARD, LM, INTERNAL, PHRASES, RANKS, "card.md", "tuning.json")
+OURS = (CARD, LM, INTERNAL_LM, PHRASES, RANKS, "card.md", "tuning.json")
 KEPT = re.compile(r"lm(-\d+)?(\.[\w.]+)?")  # an LM that was given by name
 Say = Callable[[str], None]
 
@@ -234,7 +234,7 @@ def _written(found: Adapted, report: dict[str, Any], listed: Sequence[Phrase], f
     if listed:
         write_phrases(folder / PHRASES, listed)
     if found.internal is not None:
-        save_internal_lm(folder / INTERNAL, found.internal)
+        save_internal_lm(folder / INTERNAL_LM, found.internal)
     if found.tuning is not None:
         found.tuning.save(folder / "tuning.json")
     write_text(folder / "card.md", card_text(found, name))

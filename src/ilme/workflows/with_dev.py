@@ -36,7 +36,7 @@ from ilme.tuning.confidence import FittedConfidence, calibrate
 from ilme.tuning.error_surface import as_vector, build_lists
 from ilme.tuning.temperature import ChosenTemperature, choose_temperature
 from ilme.tuning.tuner import TuningOptions
-from ilme.tuning.weight_search import Objective, Prior, WeightSpace, search_weights
+from ilme.tuning.weight_search import Prior, WeightObjective, WeightSpace, search_weights
 from ilme.workflows.decoding import batches_for
 from ilme.workflows.dev_check import Unexplained, unexplained
 from ilme.workflows.domain_lm import text_writer
@@ -267,7 +267,7 @@ class _Ranker:
         best = search_weights(
             built,
             self.space,
-            objective=Objective(smoothing=self.options.smoothing, prior=self.prior),
+            objective=WeightObjective(smoothing=self.options.smoothing, prior=self.prior),
             starts=[self.prior.centre],
             seed=self.options.seed,
         )
