@@ -62,7 +62,7 @@ KNOWN = (
     Fault("too few speakers are resampled all the same", "workflows/with_dev.py",
           "return {} if len(set(found.values())) < FEW_SPEAKERS else found", "return found"),
     Fault("calibration reads all of dev", "workflows/with_dev.py",
-          "short[: self.options.calibration]", "short"),
+          "self.whole[: self.options.calibration]", "self.whole"),
     Fault("the prompt's first labels are kept", "adapters/whisper.py", "[-room:]", "[:room]"),
     Fault("marks are not suppressed", "adapters/whisper.py",
           "self.non_speech() if options.suppress_non_speech else []", "[]"),
