@@ -1,6 +1,6 @@
 # make setup   the environment .venv with everything the tests need
 # make demo    set up, then the paper's tables from the embedded models and recordings, in about two minutes
-# make quick   the fast tests of models, searches, LMs, recogniser and workflows, in about a minute on two cores
+# make quick   the fast tests of models, searches, LMs, recogniser and workflows, in under 90 seconds on two cores
 # make test    set up, then lint, types and every test but the long attacks
 # make attacks every attack on audio, text, manifests, models and commands
 # make cuda    everything that needs a GPU, and its record in docs/results
@@ -29,7 +29,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt src/ilme/__init__.py # which has the version
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch

@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 avoid_trapped_amx()  # before torch first uses oneDNN
 
