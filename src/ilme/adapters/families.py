@@ -25,7 +25,7 @@ class Family:
         title: What it is called in tables.
         named_by: What `ilme.load_model` takes.
         internal: Its internal LMs, in their order.
-        extra: What of the package's extras it needs.
+        extra: Which of the package's extras it needs.
         adapter: Module and class, for models of `transformers`; their `model_type` is then the kind.
         stream: Whether audio can be searched as it comes.
         int8: Whether `--format int8` packs it.

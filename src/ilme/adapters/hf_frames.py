@@ -31,7 +31,7 @@ class NoOptions:
 
 
 class FrameByFrame(OwnOptions):
-    """A model with a blank; implements the half of `ilme.protocols.SpeechModel` that does not hear.
+    """A model with a blank; implements `ilme.protocols.SpeechModel` but for `features`.
 
     Args:
         model: The model of `transformers`.

@@ -61,10 +61,10 @@ def serve(
         workers: Processes that decode; 0 decodes in this one.
         ray: Address of a Ray cluster whose replicas decode, as many as `workers`; `local` starts one here, `auto` finds
             one.
-        key: What clients must send as bearer key; the variable ILME_KEY if not given, and nobody is asked without one.
+        key: What clients must send as bearer key; the variable ILME_KEY if not given. Without either none is asked for.
         origins: Other sites whose pages may call, such as https://example.org.
         adapt: Folder for domains that clients make from text, on the page or over HTTP; those that are there are
-            served, too. Nobody can make any if it is not given.
+            served, too. Without it clients cannot make any.
         models: What the models are told, and where they run.
         options: Limits, batches, time-outs.
     """

@@ -39,7 +39,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who shares the work.
+    """How many processes share the work, and where.
 
     Attributes:
         workers: Processes on this machine, which need --out to meet in; or workers of the Ray cluster.

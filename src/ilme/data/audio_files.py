@@ -55,7 +55,7 @@ def find_audio(patterns: Sequence[str | Path]) -> list[AudioFile]:
 
 
 def _different(names: Sequence[Path]) -> dict[Path, Path]:
-    """Each without its suffix; those that would be alike keep it, and nobody else."""
+    """Each without its suffix, unless two would then be alike: these keep it."""
     short = {n: n.with_suffix("") for n in names}
     while len(set(short.values())) < len(names):  # twice for a.wav, a.flac and a.wav.mp3
         shared = Counter(short.values())

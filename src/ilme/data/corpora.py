@@ -299,7 +299,7 @@ READERS: dict[str, Callable[[Path], Iterator[CorpusEntry]]] = {
 def _lines(path: Path) -> Iterator[tuple[int, str | CorpusEntry]]:
     """(number, line) of a text file without its empty lines.
 
-    A byte order mark, CRLF and UTF-16 (by its mark) are understood. A line that is no UTF-8 comes as an
+    A byte order mark, CRLF and UTF-16 (by its mark) are understood. A line that is no UTF-8 comes as a
     CorpusEntry with a problem.
     """
     data = path.read_bytes()

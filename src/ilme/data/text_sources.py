@@ -1,4 +1,4 @@
-"""From the files of a package to works: titled texts in paragraphs, free of what nobody says."""
+"""From the files of a package to works: titled texts in paragraphs, without code, tables and page furniture."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class Reference:
 
     Attributes:
         text: Its transcript, as it came.
-        speaker: Who spoke; empty if nobody said.
-        seconds: How long it is; 0 if nobody said.
+        speaker: Who spoke; empty if it is not known.
+        seconds: How long it is; 0 if it is not known.
         audio: Where the recording is; empty if nowhere.
     """
 
@@ -46,8 +46,8 @@ class Utterance:
         id: Its name, unlike any other in the set.
         text: Its transcript.
         audio: The recording: a file, or an array of samples.
-        speaker: Who spoke; empty if nobody said.
-        seconds: How long it is; 0 if nobody said.
+        speaker: Who spoke; empty if it is not known.
+        seconds: How long it is; 0 if it is not known.
         start: Where it begins in the file, in seconds.
         rate: Samples a second, where the audio is an array; 0 if it is at the rate that will be asked for.
     """

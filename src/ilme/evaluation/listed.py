@@ -1,7 +1,7 @@
 """Errors on listed words and on all others apart: what a list of phrases gives, and what it costs.
 
 A reference word is listed where it stands in a listed phrase. An insertion counts for the listed words if the inserted
-word stands in a phrase of the hypothesis (as Le et al. 2021 count), so names that nobody said are errors of the list.
+word stands in a phrase of the hypothesis (as Le et al. 2021 count), so names that were not said are errors of the list.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class UtteranceErrors:
         reference: The reference, normalised.
         hypothesis: The hypothesis, normalised.
         counts: Their differences.
-        speaker: Who spoke; the id itself where nobody said.
+        speaker: Who spoke; the id itself where it is not known.
     """
 
     id: str

@@ -37,8 +37,8 @@ class System:
         weights: It was decoded with.
         hypotheses: Text by utterance id.
         dev_wer: WER on dev with these weights; None if it was not measured.
-        parameters: Of everything that runs at recognition time; 0 if nobody counted.
-        seconds: The decode took; 0 if nobody measured.
+        parameters: Of everything that runs at recognition time; 0 if they were not counted.
+        seconds: Wall time of the decode; 0 if it was not measured.
         beam: Of the search.
         oracle_wer: WER of the best hypothesis in each n-best list; None without lists.
         details: For some utterances, the hypotheses that competed with their scores label by label

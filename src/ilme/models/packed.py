@@ -47,7 +47,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of rows that products are compiled for
-SCORES = 1 << 19  # attention scores made at once: what of them stays in a processor's cache
+SCORES = 1 << 19  # attention scores made at once: as many as stay in a processor's cache
 SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
 
 

@@ -62,8 +62,8 @@ class Domain:
         weights: The fusion weights; all 0 if tuning found no gain.
         internal: How the internal LM was estimated; empty if none is subtracted.
         search: How to search; None as the model's family is searched.
-        lm: The LM's file in the folder, or its name elsewhere, which whoever loads the folder must give again; empty if
-            none is used.
+        lm: The LM's file in the folder, or its name elsewhere, which must be given again when the folder is loaded;
+            empty if none is used.
         style: How the LM reads the model's tokens: `fold` passes over case and punctuation, all else as they are.
         confidence: How sure a word is, where dev has taught it.
         report: Dev results, text statistics, time, versions.
@@ -262,7 +262,7 @@ def _own_lm(folder: Path, name: str) -> str | Path:
 
 
 def _own(folder: Path, name: str, what: str) -> Path:
-    """A file of the folder that the card names; one elsewhere is for whoever loads the folder to name."""
+    """A file of the folder that the card names; one elsewhere must be named by the caller."""
     try:
         return _inside(folder, name)
     except CheckpointError:

@@ -124,7 +124,7 @@ def atomic_text(file: Path) -> Iterator[IO[str]]:
 def replace_folder(folder: Path) -> Iterator[Path]:
     """A fresh folder beside `folder`, which takes its place when the block ends well: all of it or nothing.
 
-    What was in the old one is gone then, files that nobody wrote here included. Anything that fails leaves it as it
+    What was in the old one is then gone, foreign files included. Anything that fails leaves it as it
     was. Where the file system cannot exchange two folders in one step, a kill between two renames leaves the old one
     under the name `.FOLDER.….partial`.
     """

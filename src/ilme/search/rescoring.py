@@ -34,7 +34,7 @@ def sequence_scores(
     """log P(y) = Σ_u log P(y_u | y_{<u}) [+ log P(end | y)] of each sequence: (n,) float64, on CPU.
 
     Sequences are sorted and taken in groups whose prefixes form a tree of at most `rows` nodes a level; each
-    node is scored once, and a last label whose continuation nobody asks for is not scored at all.
+    node is scored once, and a last label whose continuation is not asked for is not scored at all.
 
     Args:
         scorer: An LM, internal or external.

@@ -1,7 +1,7 @@
 """Time-synchronous beam search for token-and-duration transducers (TDT, Xu et al. 2023), batched.
 
 At frame t a hypothesis y takes a label or blank, and a duration d: it then stands at frame t + d. Labels may take
-d = 0, up to `max_symbols` of them at one frame; blank may not. Whoever reaches the end of the audio, or would pass it,
+d = 0, up to `max_symbols` of them at one frame; blank may not. A hypothesis that reaches the end, or would pass it,
 has ended. The score is the transducer's,
 
     score(y) = log Σ_alignments Π P(label or blank | t, y) P(d | t, y) + λ_T log P_T(y) − μ log P_S(y) + β |y|
@@ -56,7 +56,7 @@ class TDTSearch(TransducerSearch):
 
 
 class TDTStream(TransducerStream):
-    """The state of a search between two chunks of frames: who stands at the next frame, and who will arrive later.
+    """The state of a search between two chunks of frames: what stands at the next frame, and what arrives later.
 
     Beams of several frames or durations are one `Beam` with fields (A, B, K) or (D, B, K).
     """
@@ -68,7 +68,7 @@ class TDTStream(TransducerStream):
         self.moving = torch.tensor(moving, device=self.device)
         self.where = torch.tensor([self.durations[d] - 1 for d in moving], device=self.device)
         self.stays = self.durations.index(0) if 0 in self.durations else None
-        self.ahead = _stacked([self._nobody()] * max(self.durations))  # who arrives at the next frame, the one after, …
+        self.ahead = _stacked([self._empty()] * max(self.durations))  # what arrives at the next frame, the one after, …
 
     @property
     def growths(self) -> int:
@@ -92,7 +92,7 @@ class TDTStream(TransducerStream):
         return super().finish()
 
     def _arrived(self) -> Beam:
-        """Everybody, wherever they stand: after the last frame all of them have ended."""
+        """All hypotheses, at whatever frame: after the last frame all of them have ended."""
         found = self.beam
         for beam in zip(*self.ahead, strict=True):
             found = merge(found, Beam(*beam))
@@ -118,7 +118,7 @@ class TDTStream(TransducerStream):
             floor = self.total(ahead).amin(2).amin(0)[:, None]  # the K-th best of some beam ahead
             open_ = open_._replace(path=open_.path.masked_fill(self.total(open_) <= floor, -torch.inf))
         following = Beam(*(x[0] for x in ahead))
-        waiting = Beam(*(torch.cat([x[1:], y[None]]) for x, y in zip(ahead, self._nobody(), strict=True)))
+        waiting = Beam(*(torch.cat([x[1:], y[None]]) for x, y in zip(ahead, self._empty(), strict=True)))
         self.beam, self.ahead = _where(live, following, self.beam), _where(live, waiting, self.ahead)
         self.pool.touch(torch.cat([self.beam.slot, *self.ahead.slot], 1))
         self.frame.add_(1)
@@ -130,7 +130,7 @@ class TDTStream(TransducerStream):
         units, durations = (log_softmax(x) for x in model.join_durations(f[rows // K], g))
         blank = beam.path.new_zeros(B * K)
         blank[rows] = units[:, model.tokens.blank].to(blank.dtype)
-        wide = beam.path.new_full((len(self.durations), B * K), -torch.inf)  # who is not in use goes nowhere
+        wide = beam.path.new_full((len(self.durations), B * K), -torch.inf)  # places not in use go nowhere
         wide[:, rows] = durations.T.to(wide.dtype)
         return units, blank.view(B, K), wide.view(-1, B, K)
 
@@ -154,7 +154,7 @@ class TDTStream(TransducerStream):
         best = self._best(merge(there, Beam(*(x.flatten(0, 1) for x in new))), self.options.beam)
         return Beam(*(x.index_copy(0, self.where, y.view_as(x[self.where])) for x, y in zip(ahead, best, strict=True)))
 
-    def _nobody(self) -> Beam:
+    def _empty(self) -> Beam:
         return self.beam._replace(path=torch.full_like(self.beam.path, -torch.inf))
 
 

@@ -41,7 +41,7 @@ def create_app(service: Service, *, key: str = "", origins: Sequence[str] = (), 
 
     Args:
         service: The domains.
-        key: What clients must send; empty lets everybody in.
+        key: What clients must send; empty asks for none.
         origins: Sites whose pages may call; none but the service's own by default.
         adapt: Where domains are kept that clients make from text; None makes none.
     """

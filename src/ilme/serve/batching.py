@@ -3,7 +3,7 @@
     submit(window) → waits ≤ `wait` for others while a worker is idle → take_batch → a worker → its future is done
 
 A window whose client has left is dropped before it is searched. Workers that die are replaced, and what they had is
-done again: first all of it, then window by window, so that one that kills a worker costs nobody else anything.
+done again: first all of it, then window by window, so that a window that kills a worker fails alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections that are held open and say nothing: they are told so, and closed.
+"""Closes connections that are held open without a request, with an answer that says so.
 
 uvicorn waits for the head of a request as long as the client likes, and so a few thousand clients that send a byte now
 and then (slowloris) would keep all others out. While a request is under way its own limits hold
@@ -21,7 +21,7 @@ __all__ = ["PatientProtocol", "allow_files"]
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 whose patience has an end.
+    """HTTP/1.1 with a time limit for the head of a request.
 
     Args:
         *given: As uvicorn makes its protocols.

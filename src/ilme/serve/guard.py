@@ -46,7 +46,7 @@ class Guard:
     Args:
         app: The application.
         metrics: Where requests are counted.
-        key: What clients must send as `Authorization: Bearer KEY`; empty lets everybody in.
+        key: What clients must send as `Authorization: Bearer KEY`; empty asks for none.
         origins: Pages of other hosts that may open a WebSocket.
         paths: The paths that exist, for the counters; all others are counted as one.
     """

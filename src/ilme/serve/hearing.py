@@ -148,7 +148,7 @@ class Turn:
         return await self._text(last=True) if self.spoken else ""
 
     async def forget(self) -> None:
-        """Nobody wants it any more."""
+        """Drops what is kept of it."""
         if self._asked:
             await self.service.run_stream(Forget(self.item))
 

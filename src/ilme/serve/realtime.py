@@ -178,12 +178,12 @@ class Session:
     # --- turns --------------------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Loads the domain before anybody speaks; what goes wrong is said to whoever speaks."""
+        """Loads the domain before the client speaks; what goes wrong is told when it does."""
         with suppress(IlmeError):
             await self.service.prepare_stream(self.settings.model)
 
     async def _listen_anew(self) -> None:
-        """Voice activity from here on, with the settings of now."""
+        """Starts voice activity again, with the current settings."""
         options = self.settings.turns
         if options is None and not self.service.options.voice_activity:
             self.voice = None
@@ -218,7 +218,7 @@ class Session:
             self._hearing = asyncio.create_task(self._partial(self.turn))
 
     async def _noticed(self, what: str, at: int) -> None:
-        """Somebody began or ceased to speak."""
+        """Speech began or ended."""
         if self.turn is not None and what == "start":
             self.turn.spoken = True  # a turn of which the client says where it ends
         elif what == "start":
@@ -230,7 +230,7 @@ class Session:
             await self._end_turn()
 
     async def _begin_turn(self, at: int, spoken: bool) -> None:
-        """A turn from that sample on; what is older is no one's."""
+        """Begins a turn at that sample; older audio is dropped."""
         name = self.settings.model
         about = await self.service.known(name)
         first = self.total - len(self.kept)
@@ -288,7 +288,7 @@ class Session:
         await self.send(f"{EVENT}.completed", item_id=turn.item, content_index=0, transcript=text, usage=usage)
 
     async def _drop_turn(self) -> None:
-        """Nobody wants the turn in hand any more."""
+        """Gives up the current turn."""
         turn, self.turn = self.turn, None
         if self._hearing is not None:
             self._hearing.cancel()

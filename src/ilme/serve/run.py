@@ -77,7 +77,7 @@ def serve(
         host: Address to listen at.
         port: To listen at.
         workers: Processes that decode; 0 decodes in this one.
-        key: What clients must send; empty lets everybody in.
+        key: What clients must send; empty asks for none.
         origins: Sites whose pages may call.
         adapt: Where domains are kept that clients make from text; None makes none.
         options: Limits and batches.

@@ -269,5 +269,5 @@ class Service:
         return self.pool.submit(name, self.jobs[name], window, settings)
 
     async def _read(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Reads in a thread: a slow disk, or a file of hours, holds nobody up."""
+        """Reads in a thread, so that a slow disk or a long file does not hold up other requests."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))

@@ -93,7 +93,7 @@ class Shelf:
         return known[1]
 
     def keep(self, name: str, what: Any) -> None:
-        """Keeps something for the next task; what nobody asked for longest goes when there is too much."""
+        """Keeps something for the next task; where there is too much, what was not asked for longest goes."""
         self.kept.pop(name, None)
         self.kept[name] = what
         while len(self.kept) > KEPT:
@@ -199,7 +199,7 @@ class Hear:
 
 @dataclass(frozen=True)
 class Forget:
-    """Lets go of what was kept of a turn that nobody wants any more."""
+    """Drops what was kept of a turn that was given up."""
 
     turn: str
 

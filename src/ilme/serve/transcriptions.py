@@ -227,7 +227,7 @@ async def _opened(service: Service, asked: Asked, path: Path) -> Recording:
 
 
 def _noted(service: Service, transcript: Transcript) -> Transcript:
-    """What was said is written to the log if that was asked for, and else nowhere."""
+    """Writes what was said to the log, if that was asked for."""
     if service.options.log_text:
         log.info("%.1f s: %s", transcript.seconds, transcript.text)
     return transcript

@@ -86,7 +86,7 @@ class Turns:
         self._loud = self._quiet = 0
 
     def begin_again(self) -> None:
-        """Somebody who still speaks begins anew: what they said so far is another's business."""
+        """Takes speech that goes on for a new beginning, as after a turn that was cut."""
         self.speaking = False
         self._loud = self._quiet = 0
 

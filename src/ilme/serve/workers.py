@@ -37,7 +37,7 @@ class Workers(Protocol):
 
 
 class Work:
-    """Runs tasks on the one shelf of a process; it is sent there without, and the first task brings it.
+    """Runs tasks on the one shelf of a process; it is sent there without a shelf, and the first task makes it.
 
     Args:
         voice_activity: As the shelf's.
@@ -115,4 +115,4 @@ class ThreadWorker:
             return answer(task, self._shelf)
 
     def close(self) -> None:
-        """Nothing is to be ended."""
+        """Does nothing: there is no process to end."""

@@ -35,7 +35,7 @@ class BoostStep:
         boost: κ.
         listed: Errors on listed words.
         others: Errors on all others.
-        measured: All of them; None where nobody needs the texts.
+        measured: All of them; None where the texts are not needed.
     """
 
     boost: float

@@ -199,7 +199,7 @@ class _OpenFile:
         self.told = False
 
     def parts(self, recogniser: Recogniser) -> Iterator[_Part]:
-        """Its windows as they are read; what cannot be read is this file's error and nobody else's."""
+        """Its windows as they are read; what cannot be read is an error of this file alone."""
         place = 0
         try:
             stream = AudioStream(self.file.path, recogniser.rate)
