@@ -311,6 +311,8 @@ def _serve(
     try:
         signal.alarm(0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # which `nohup make attacks` hands on as ignored
+            signal.signal(number, signal.SIG_DFL)
         for number in (1, 2):
             os.dup2(told, number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))

@@ -97,6 +97,11 @@ def card_cases() -> Iterator[Case]:
         for value in (1e9, 100.5, float("inf"), -float("inf"), -1e9):
             yield Case(f"weights.{field} is {value}", card(f"weights.{field}", value), CheckpointError, (*again, field))
     yield Case("weights.lm is below 0", card("weights.lm", -0.1), CheckpointError, (*again, "must not be negative"))
+    for name in ("lm", "subtracted", "length"):
+        rest = {n: value for n, value in GOOD["weights"].items() if n != name}
+        told = (*again, f"weights holds no {name}")
+        yield Case(f"weights without {name}", card("weights", rest), CheckpointError, told)
+    yield Case("version is true", card("version", True), CheckpointError, ("version True", "run `ilme adapt` again"))
     yield Case("weights.more", card("weights.more", 1), CheckpointError, (*again, "no field 'more'"))
     for field in ("beam", "nbest", "max_length", "max_repeats", "repeat_span", "look_back", "stop_after"):
         for name, value in (NOT_A_NUMBER | {"a half": 2.5, "negative": -1}).items():
@@ -214,6 +219,16 @@ def mixed(folder: Path) -> None:
     named(lm="mix.json", files={})(folder)
 
 
+def unlisted(name: str) -> Callable[[Path], None]:
+    """Takes a file's hash out of the card."""
+
+    def change(folder: Path) -> None:
+        files = json.loads((folder / CARD).read_text())["files"]
+        named(files={n: digest for n, digest in files.items() if n != name})(folder)
+
+    return change
+
+
 def damaged(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         content = bytearray((folder / name).read_bytes())
@@ -241,6 +256,8 @@ PLACES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "a hash of a missing file": (named(files={"gone": "0" * 64}), ("lacks gone", "copy the whole folder")),
     "another LM": (damaged(LM), ("is not the file that domain.json was written for",)),
     "another internal LM": (damaged(INTERNAL_LM), ("is not the file that domain.json was written for",)),
+    "an LM without a hash": (unlisted(LM), ("holds no hash of lm.safetensors",)),
+    "an internal LM without a hash": (unlisted(INTERNAL_LM), ("holds no hash of internal.safetensors",)),
     "no LM": (lambda folder: (folder / LM).unlink(), (f"lacks {LM}",)),
     "no internal LM": (lambda folder: (folder / INTERNAL_LM).unlink(), (f"lacks {INTERNAL_LM}",)),
     "an LM that is not there": (named(lm="other.arpa"), ("other.arpa",)),
@@ -308,3 +325,17 @@ def test_weights_are_numbers_in_a_sane_range(name: str, value: Any) -> None:
 
 def test_the_cards_hash_is_of_the_whole_file(domain: Path) -> None:
     assert Domain.read(domain).files == {name: file_hash(domain / name) for name in (LM, INTERNAL_LM)}
+
+
+def test_the_card_has_the_hash_of_all_that_is_read(domain: Path, tmp_path: Path) -> None:
+    folder = copied(domain, lambda folder: None)(tmp_path)
+    for name in ("card.md", "tuning.json", "ranks.tiktoken"):
+        (folder / name).write_text(name)
+    (folder / "lm").mkdir()
+    (folder / "lm" / "config.json").write_text("{}")
+    assert set(Domain.read(folder).save(folder).files) == {LM, INTERNAL_LM, "ranks.tiktoken", "lm/config.json"}
+    (folder / "card.md").write_text("notes of somebody")
+    load_domain(folder)
+    (folder / "lm" / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"config\.json is not the file that domain.json was written for"):
+        load_domain(folder)

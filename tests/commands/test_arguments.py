@@ -122,6 +122,15 @@ def test_missing_and_spare_values_are_named() -> None:
     assert mistake("a", "b", "--text", "--flag") == "--text needs at least one value"
 
 
+def test_values_that_are_empty_are_named() -> None:
+    for words in ["", "b"], ["b", "--size="], ["b", "--rate", ""], ["b", "--group.steps", ""]:
+        name = {"": "first"}.get(words[0], words[-2 if words[-1] == "" else -1].strip("-="))
+        if words[0]:
+            assert mistake("a", *words) == f"--{name} is empty: give it a value, or leave it out"
+    assert mistake("a", "") == "--second is empty: give it a value, or leave it out"
+    assert parse("a", "", "b")["first"] == ["a", ""]  # whoever reads a list says which of its parts is none
+
+
 def test_values_of_a_wrong_type_are_named() -> None:
     assert mistake("a", "b", "--size", "x") == "--size: 'x' is not a whole number"
     assert mistake("a", "b", "--rate", "x") == "--rate: 'x' is not a number"

@@ -145,3 +145,5 @@ def test_mistakes_are_explained(decoded: Decoded, capsys: pytest.CaptureFixture[
     assert "search.certain_end is an option for attention decoders" in capsys.readouterr().err
     assert main([*arguments, "--domain", "true", "--lm", "other"]) == 2
     assert "a domain folder has its own LM" in capsys.readouterr().err
+    assert main([*arguments, "--domain", "--head", "ctc"]) == 2
+    assert "--head was chosen when the domain folder was made" in capsys.readouterr().err

@@ -96,6 +96,8 @@ def test_mistakes_are_explained(decoded: Decoded, audio: Path, tmp_path: Path, c
         ([*model, str(audio), "--timestamps", "true"], 1, "takes no timestamps"),
         (["--domain", str(audio), str(audio)], 1, "is no domain folder"),
         ([*model, str(audio), "--batch_seconds", "0"], 2, "a batch needs seconds"),
+        ([*model, str(audio), "--baseline"], 2, "name the domain folder with --domain"),
+        (["--domain", "x", str(audio), "--language", "de"], 2, "--language was chosen when the domain folder was made"),
     ]:
         assert main(["transcribe", *arguments]) == status, arguments
         assert message in capsys.readouterr().err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ilme.errors import BadInputError
-from ilme.runtime.locks import only_run
+from ilme.runtime.locks import only_run, tidy
 
 HOLD = """
 import sys, time
@@ -61,3 +61,14 @@ def test_a_signal_while_it_lets_go_leaves_nothing(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt), only_run(tmp_path / "out"):
         monkeypatch.setattr(Path, "unlink", disturbed)
     assert not list(tmp_path.rglob(".*.lock"))
+
+
+def test_the_file_of_a_killed_run_goes_and_one_that_is_held_stays(tmp_path: Path) -> None:
+    out, file = tmp_path / "out", tmp_path / ".out.stage.lock"
+    file.touch()
+    tidy(out, role="stage")
+    tidy(tmp_path / "gone" / "out")
+    assert not list(tmp_path.rglob("*"))
+    with only_run(out, role="stage"):
+        tidy(out, role="stage")
+        assert file.exists()

@@ -134,3 +134,9 @@ def test_two_runs_in_one_folder_take_different_stages_and_never_the_same(tmp_pat
     stages = [make_stages([])[0], Stage("second", meanwhile("second"), ("first",), resumes=True), make_stages(log)[2]]
     assert Study(stages, tmp_path).run() == ["first", "second"]
     assert log == ["third"]
+
+
+def test_the_lock_of_a_run_that_was_killed_when_its_stage_was_done_goes(tmp_path: Path) -> None:
+    Study(make_stages([]), tmp_path).run()
+    (tmp_path / ".third.stage.lock").touch()
+    assert Study(make_stages([]), tmp_path).run() == [] and not list(tmp_path.glob(".*.lock"))

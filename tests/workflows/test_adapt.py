@@ -298,6 +298,13 @@ def test_an_lm_can_be_given_in_place_of_text(networks, tmp_path):
     file = adapt(networks / "rnnt", [], tmp_path / "file", lm=str(elsewhere), options=OPTIONS)
     elsewhere.unlink()
     assert set(file.domain.files) == {LM, INTERNAL_LM} and load_domain(tmp_path / "file").lm is not None
+    for options, told in (
+        ({"lm": str(networks / "lm"), "minutes": 3.0}, "minutes are for an LM that is trained"),
+        ({"minutes": -1.0}, "minutes must be a number of at least 0, got -1"),
+        ({"minutes": float("inf")}, "minutes must be a number of at least 0, got inf"),
+    ):
+        with pytest.raises(BadInputError, match=told):
+            adapt(networks / "rnnt", ["text.txt"], tmp_path / "none", **options)
     with pytest.raises(BadInputError, match="needs text of the domain, or an LM"):
         adapt(networks / "rnnt", [], tmp_path / "none")
 

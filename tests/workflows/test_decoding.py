@@ -13,7 +13,7 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import Processes
 from ilme.recogniser.loading import Parts
 from ilme.recogniser.options import SearchSettings
-from ilme.workflows.decoding import DecoderPlan, read_set
+from ilme.workflows.decoding import DecoderPlan, check_whole, planned, read_set
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
 
 WEIGHTS = FusionWeights(lm=0.2, subtracted=0.1)
@@ -48,3 +48,19 @@ def test_sets_are_files_or_utterances(plan, tmp_path):
     assert read_set(plan.utterances) == list(plan.utterances)
     with pytest.raises(BadInputError, match="limit must not be negative"):
         read_set(Path(manifest), limit=-1)
+
+
+def test_a_recogniser_is_planned_with_other_options_and_stays_as_it_is(plan, tmp_path):
+    recogniser, phrases = plan.load(), tmp_path / "phrases.txt"
+    phrases.write_text("whale\n")
+    made, work = planned(recogniser, plan.utterances, None, phrases=phrases, search=SearchSettings(max_symbols=2))
+    assert [p.text for p in made.listed] == ["whale"] and made.options.max_symbols == 2
+    assert work.make(Processes(), None, made).recogniser.options.max_symbols == 2
+    assert not recogniser.listed and recogniser.options.max_symbols != 2
+    assert planned(recogniser, plan.utterances, None)[0].options == recogniser.options
+    with pytest.raises(BadInputError, match="model_options go with the name of a model"):
+        planned(recogniser, plan.utterances, None, model_options={"language": "de"})
+    for name in {"lm": "lm.safetensors", "subtracted": ""}, {"lm": "", "subtracted": "removed"}:
+        with pytest.raises(BadInputError, match="goes with the name of a model"):
+            check_whole(**name)
+    check_whole("", "internal")

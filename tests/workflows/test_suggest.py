@@ -38,8 +38,11 @@ def test_words_are_ranked_by_what_the_internal_lm_thinks_of_them(folder):
         (score,) = sequence_scores(internal_lm(model), [model.tokenizer.encode(s.text)]).tolist()
         assert s.surprise == pytest.approx(-score, abs=0.01) and len(s.pieces) > 1
     assert suggest_phrases(["whelm seam lase whelm"], model, count=1) == found[:1]
+    for lines, least in (["1 2"], 1), ([], 1), (["whelm"], 2), (["whelm" * 100], 1):
+        with pytest.raises(BadInputError, match=f"no word of 3 to 200 letters stands in the text {least} times"):
+            suggest_phrases(lines, model, least=least)
     with pytest.raises(BadInputError, match="nothing to suggest"):
-        suggest_phrases(["1 2"], model)
+        suggest_phrases(["the the"], model)
 
 
 def test_the_command_writes_a_file_of_phrases(folder, tmp_path, capsys):

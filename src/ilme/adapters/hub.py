@@ -11,6 +11,7 @@ import torch
 from ilme.adapters.families import FAMILIES
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.runtime.configs import read_json_object
+from ilme.runtime.hub import check_reachable
 from ilme.runtime.tensors import check_finite, read_shapes
 
 __all__ = [
@@ -63,6 +64,7 @@ def model_type(name: str) -> str:
         from transformers import AutoConfig
     except ImportError as error:
         raise MissingExtraError("transformers", "hf") from error
+    check_reachable(name)
     try:
         return str(AutoConfig.from_pretrained(name, trust_remote_code=False).model_type)
     except Exception as error:

@@ -88,7 +88,12 @@ def plain_arguments(name: str, command: Command, words: Sequence[str]) -> list[s
     given = {*lists, *(word[2:].partition("=")[0] for word in named)}
     free = [option for option in command.positional if option.name not in given]
     named += [f"--{key}={json.dumps(values, ensure_ascii=False)}" for key, values in lists.items()]
-    return files + named + _give_names(loose, free, usage(name, command))
+    whole = files + named + _give_names(loose, free, usage(name, command))
+    for word in whole:
+        key, _, value = word.removeprefix("--").partition("=")
+        if not value and key != "print_config":  # as from a variable of the shell that is not set
+            raise UsageError(f"--{key} is empty: give it a value, or leave it out")
+    return whole
 
 
 def _unshielded(value: Any) -> Any:

@@ -124,12 +124,13 @@ def evaluate(
 
     if not sharing.ray and (status := share_among(sharing.workers)) is not None:
         return status
-    if domain and (sharing.ray or weights is not None or searched.lm):
+    if domain and (sharing.ray or weights is not None or searched.lm or searched.subtracted != "internal"):
         raise UsageError("a domain folder has its own LM and weights, and is evaluated here or with --workers")
+    told = host.domains if domain else host.options
     processes, ledger = Processes.from_environment(), ledger or out.parent / "test-looks.json"
     with utterance_progress(processes.rank == 0) as progress:
         results = run(
-            load_domain(model, device=host.device, format=host.format) if domain else model,
+            load_domain(model, ranks=host.ranks, device=host.device, format=host.format) if domain else model,
             test,
             weights=weights,
             plan=measured.plan(model),
@@ -138,7 +139,7 @@ def evaluate(
             **vars(searched),
             device=host.device,
             format=host.format,
-            model_options=host.options,
+            model_options={} if domain else told,
             about={"domain": file_hash(Path(model) / CARD)} if domain else None,
             hypotheses=hypotheses,
             ledger=ledger,

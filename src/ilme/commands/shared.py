@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ilme.errors import UsageError
 from ilme.runtime.formats import Format
 
 __all__ = ["ModelOptions", "Sharing"]
@@ -35,6 +36,14 @@ class ModelOptions:
         """What was given for the model; one whose kind does not take it says so."""
         given = {"language": self.language, "prompt": self.prompt, "ranks": self.ranks, "head": self.head}
         return {name: value for name, value in given.items() if value}
+
+    @property
+    def domains(self) -> dict[str, Any]:
+        """What was given for the model of a domain folder, which takes ranks alone."""
+        for name in self.options:
+            if name != "ranks":
+                raise UsageError(f"--{name} was chosen when the domain folder was made; leave it out, or adapt again")
+        return self.options
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,9 @@ def transcribe(
 
     if domain is None and not model:
         raise UsageError("name a domain folder with --domain (`ilme adapt` writes one), or a model with --model")
+    if options.baseline and domain is None:
+        raise UsageError("--baseline is the model without the domain: name the domain folder with --domain")
+    told = host.options if domain is None else host.domains
     if sharing.workers > 1 and not sharing.ray:
         if out is None:
             raise UsageError("several workers write into a folder: name one with --out")
@@ -94,7 +97,7 @@ def transcribe(
     wanted = list(dict.fromkeys(formats or ["txt"]))
     processes = Processes.from_environment()
     where = "" if domain is None else str(domain)
-    job = Job(where, model, host.device, host.format, timestamps, host.options, phrases, ctc_weight)
+    job = Job(where, model, host.device, host.format, timestamps, told, phrases, ctc_weight)
     files, failed = find_audio(audio), 0
     several = len(files) > 1
     with ExitStack() as held:

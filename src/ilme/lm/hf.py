@@ -23,6 +23,7 @@ from ilme.errors import BadInputError, CheckpointError, MissingExtraError
 from ilme.fusion import FusionWeights
 from ilme.lm.delayed import DelayedLM
 from ilme.protocols import TokenScorer
+from ilme.runtime.hub import check_reachable
 from ilme.runtime.state import State
 from ilme.search.hypothesis import NBest
 from ilme.tokens import Tokens
@@ -45,6 +46,7 @@ def load_causal(name: str, device: str = "cpu", dtype: torch.dtype = torch.float
             if importlib.util.find_spec(package) is None:
                 raise MissingExtraError(package, "gguf")
         place, kind = str(file.parent), {"gguf_file": file.name}
+    check_reachable(place)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, trust_remote_code=False, **kind)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **_of_gguf(kind))

@@ -42,11 +42,13 @@ __all__ = ["CARD", "INTERNAL_LM", "LM", "PHRASES", "Domain", "load_domain", "mod
 FORMAT, VERSION = "ilme-domain", 2
 CARD, LM, INTERNAL_LM, PHRASES = "domain.json", "lm.safetensors", "internal.safetensors", "phrases.txt"
 STYLES = ("restore", "fold", "keep", "spoken")
+FOR_PEOPLE = ("card.md", "tuning.json")  # which nothing is loaded from
 WAYS = (  # to an internal LM
     "",
     *("removed", "zeroed", "silence", "mean-encoder", "mean-context", "learned", "vector"),
     *("frame-prior", "distilled"),
 )
+ALWAYS = ("lm", "subtracted", "length")  # weights that every card has
 LATER = ("kind", "style", "files", "confidence")
 LONGEST_NAME = 255  # bytes of one part of a path, on any file system
 
@@ -83,9 +85,9 @@ class Domain:
     files: dict[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path) -> Domain:
-        """Writes the card, with the hashes of the LM, the internal LM and the phrases that lie in the folder."""
-        named = [name for name in dict.fromkeys((self.lm, INTERNAL_LM, PHRASES)) if _names_own(folder, name)]
-        whole = replace(self, files={name: file_hash(folder / name) for name in named})
+        """Writes the card, with the hashes of all files in the folder that loading it reads."""
+        inside = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        whole = replace(self, files={n: file_hash(folder / n) for n in inside if n not in (CARD, *FOR_PEOPLE)})
         data = {"format": FORMAT, "version": VERSION, **asdict(whole)}
         data["search"] = None if self.search is None else options_to_json(self.search)
         write_atomically(folder / CARD, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
@@ -101,8 +103,9 @@ class Domain:
             data = read_json_object(file)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; run `ilme adapt` again") from error
-        if data.get("format") != FORMAT or data.get("version") not in (1, VERSION):
-            found = str(data.get("format"))[:40], str(data.get("version"))[:20]
+        version = data.get("version")
+        if data.get("format") != FORMAT or isinstance(version, bool) or version not in (1, VERSION):
+            found = str(data.get("format"))[:40], str(version)[:20]
             raise CheckpointError(
                 f"{file} has format {found[0]!r}, version {found[1]}; "
                 f"this version of ilme reads {FORMAT} {VERSION}: run `ilme adapt` again"
@@ -123,6 +126,8 @@ class Domain:
         later = {name: data[name] for name in LATER if name in data}  # the first folders had none
         domain = config_from_json(cls, given | later)
         weights = config_from_json(FusionWeights, data["weights"])
+        if absent := [name for name in ALWAYS if name not in data["weights"]]:
+            raise BadInputError(f"weights holds no {absent[0]}")
         domain = replace(domain, weights=weights, search=None if search is None else options_from_json(search))
         domain._check()
         return domain
@@ -157,6 +162,9 @@ class Domain:
                 raise CheckpointError(f"{folder} lacks {name}; copy the whole folder, or run `ilme adapt` again")
             if file_hash(path) != digest:
                 raise CheckpointError(f"{path} is not the file that {CARD} was written for; run `ilme adapt` again")
+        used = {LM: self.weights.lm and self.lm == LM, INTERNAL_LM: self.weights.subtracted}
+        for name in [name for name, read in used.items() if read and self.files and name not in self.files]:
+            raise CheckpointError(f"{folder / CARD} holds no hash of {name}; run `ilme adapt` again")
 
 
 def load_domain(
@@ -270,11 +278,6 @@ def _own(folder: Path, name: str, what: str) -> Path:
             f"{folder / CARD} names {name} as {what}, which is not inside the folder; if you trust it, name it "
             f"yourself: {what}={name!r}"
         ) from None
-
-
-def _names_own(folder: Path, name: str) -> bool:
-    """Whether the card means a file of the folder; a path in full is an LM that lies elsewhere."""
-    return bool(name) and not Path(name).is_absolute() and (folder / name).is_file()
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ilme.errors import BadInputError
 from ilme.runtime.files import remove_partials
 
-__all__ = ["only_run"]
+__all__ = ["only_run", "tidy"]
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def only_run(output: Path, wait: bool = False, role: str = "") -> Iterator[None]
             of the hidden file.
     """
     output = output.resolve()
-    file = output.parent / f".{output.name}{role and f'.{role}'}.lock"
+    file = _hidden(output, role)
     held = _take(file, output, wait)
     if held is None:
         yield
@@ -43,6 +43,17 @@ def only_run(output: Path, wait: bool = False, role: str = "") -> Iterator[None]
             with suppress(OSError):
                 file.unlink()
             os.close(held)
+
+
+def tidy(output: Path, role: str = "") -> None:
+    """Removes the hidden file of a run that was killed when its work was done; one that is held stays."""
+    if _hidden(output.resolve(), role).exists():
+        with suppress(BadInputError), only_run(output, role=role):
+            pass
+
+
+def _hidden(output: Path, role: str) -> Path:
+    return output.parent / f".{output.name}{role and f'.{role}'}.lock"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 from ilme.errors import BadInputError, IlmeError
 from ilme.runtime.console import tell
 from ilme.runtime.files import file_hash, write_json
-from ilme.runtime.locks import only_run
+from ilme.runtime.locks import only_run, tidy
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
 
@@ -132,6 +132,7 @@ class Study:
         ran = []
         for name in names:
             if self.done(name):
+                tidy(self.folder(name), role="stage")
                 self.say(f"{name}: done before")
                 continue
             try:

@@ -10,6 +10,7 @@ before is replaced as a whole.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import shutil
@@ -99,6 +100,10 @@ def adapt(
     named = "" if lm in KINDS else lm
     if not text and not named:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
+    if not 0 <= minutes < math.inf:
+        raise BadInputError(f"minutes must be a number of at least 0, got {minutes}")
+    if minutes and named:
+        raise BadInputError(f"minutes are for an LM that is trained, and {named} is there already: leave them out")
     _check_replaceable(out)
     listed = _listed(phrases)
     speaks = isinstance(dev, str) and dev == SPEAK

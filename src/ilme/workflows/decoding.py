@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ from ilme.errors import BadInputError
 from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.contents import contents
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
-from ilme.recogniser.loading import Parts, describe, load_recogniser
+from ilme.recogniser.loading import INTERNAL, Parts, describe, load_recogniser
 from ilme.recogniser.options import Options, SearchSettings
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import remove_partials
 from ilme.runtime.locks import only_run
 from ilme.tuning.tuner import Decoder
 
-__all__ = ["DecoderPlan", "Progress", "Ray", "batches_for", "held", "planned", "read_set"]
+__all__ = ["DecoderPlan", "Progress", "Ray", "batches_for", "check_whole", "held", "planned", "read_set"]
 
 Progress = Callable[[int, int], None]  # (utterances done, of how many)
 
@@ -121,7 +122,7 @@ def planned(
         about: What says which recogniser this is, beside the parts; hashes of its weights if there is nothing else.
         phrases: A file of names and terms that a recogniser is to expect; parts name their own.
         decoding: Batches and cache.
-        search: Search options that differ from the model's own, for parts.
+        search: Search options that differ from the model's own.
         model_options: What the model's own kind takes, for parts.
     """
     how, found = decoding or DecodingOptions(), tuple(utterances)
@@ -129,10 +130,20 @@ def planned(
         told = describe(model) | dict(about or {})
         plan = DecoderPlan(model, found, folder, told, how, search, model_options or {})
         return plan.load(), plan
-    recogniser = model.with_phrases(read_phrases(phrases)) if phrases else model
+    if model_options:
+        raise BadInputError("model_options go with the name of a model; a recogniser has its own")
+    recogniser = model.with_phrases(read_phrases(phrases)) if phrases else copy(model)
+    recogniser.options = search.apply(recogniser.options) if search else recogniser.options
     if about is None:
         about = {} if folder is None else contents(recogniser)
     return recogniser, DecoderPlan(None, found, folder, about, how)
+
+
+def check_whole(lm: str, subtracted: str) -> None:
+    """What goes with the name of a model is an error beside a recogniser, which has its own."""
+    for name, value in {"lm": lm, "subtracted": "" if subtracted == INTERNAL else subtracted}.items():
+        if value:
+            raise BadInputError(f"{name} goes with the name of a model; a recogniser has its own")
 
 
 @contextmanager

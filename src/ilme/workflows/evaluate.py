@@ -28,7 +28,7 @@ from ilme.runtime.configs import json_object
 from ilme.runtime.formats import Format
 from ilme.search.hypothesis import NBest
 from ilme.tuning.tuner import Decoder
-from ilme.workflows.decoding import Progress, Ray, held, planned, read_set
+from ilme.workflows.decoding import Progress, Ray, check_whole, held, planned, read_set
 
 __all__ = ["Plan", "evaluate", "evaluate_decoder", "measured_system", "method_of"]
 
@@ -127,6 +127,7 @@ def evaluate(
     processes, utterances = processes or Processes(), read_set(test, split, limit)
     chosen: Recogniser | Parts
     if isinstance(model, Recogniser):
+        check_whole(lm, subtracted)
         chosen, plan = model, _weighted(plan or Plan(type(model.model).__name__), weights, model.weights)
     else:
         plan = _weighted(plan or Plan(Path(model).name), weights, FusionWeights())

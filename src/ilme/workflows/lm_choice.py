@@ -96,8 +96,6 @@ def plan(lm: str, host: Any, tokens: int, minutes: float, style: str, say: Say) 
     """
     if lm not in KINDS:
         raise BadInputError(f"lm is one of {', '.join(KINDS)}, not {lm!r}")
-    if not 0 <= minutes < math.inf:
-        raise BadInputError(f"minutes must be a number of at least 0, got {minutes}")
     obstacle = _no_decoder(host, style)
     if lm == "decoder" and obstacle:
         raise BadInputError(f"--lm decoder: {obstacle}; take --lm ngram or --lm lstm")

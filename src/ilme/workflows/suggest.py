@@ -16,6 +16,7 @@ from typing import Any
 
 from ilme.errors import BadInputError
 from ilme.ilm import internal_lm
+from ilme.lm.phrase_list import LONGEST
 from ilme.search.rescoring import sequence_scores
 
 __all__ = ["Suggestion", "suggest_phrases"]
@@ -51,8 +52,10 @@ def suggest_phrases(lines: Iterable[str], model: Any, count: int = 200, least: i
         count: Most words.
         least: Occurrences below which a word is left out.
     """
-    words = _words(lines)
-    split = {w: tuple(model.tokenizer.encode(w)) for w, n in words.items() if n >= least}
+    words = {w: n for w, n in _words(lines).items() if n >= least}
+    if not words:
+        raise BadInputError(f"no word of {SHORTEST} to {LONGEST} letters stands in the text {least} times or more")
+    split = {w: tuple(model.tokenizer.encode(w)) for w in words}
     several = {w: ids for w, ids in split.items() if len(ids) > 1 and model.tokens.unk not in ids}
     if not several:
         raise BadInputError("the model writes every word of the text with one token: there is nothing to suggest")
@@ -74,7 +77,7 @@ def _words(lines: Iterable[str]) -> Counter[str]:
         for match in WORD.finditer(line):
             begins = end == 0 or any(c in ".!?" for c in line[end : match.start()])
             word = re.sub("['’]s$", "", match[0])
-            if len(word) >= SHORTEST:
+            if SHORTEST <= len(word) <= LONGEST:
                 (first if begins else inside)[word] += 1
             end = match.end()
     for word, n in first.items():

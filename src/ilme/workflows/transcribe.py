@@ -55,7 +55,7 @@ class Job:
         device: Where everything runs.
         format: Of the weights on a CPU.
         timestamps: Let Whisper time each sentence.
-        model_options: What the model's own kind takes, such as a language.
+        model_options: What the model's own kind takes, such as a language; of a domain, the ranks alone.
         phrases: A file of names and terms that may be said, beside those of the domain; empty for none.
         ctc_weight: Share of the CTC layer's score beside an attention decoder's; None: as the domain says.
     """
@@ -88,7 +88,8 @@ class Job:
     def _load(self, load: LoadModel) -> Recogniser:
         if self.domain:
             how = {"device": self.device, "format": self.format, "timestamps": self.timestamps}
-            return load_domain(self.domain, model=self.model, load=load, **how)
+            ranks = self.model_options.get("ranks", "")
+            return load_domain(self.domain, model=self.model, ranks=ranks, load=load, **how)
         options = dict(self.model_options) | ({"timestamps": True} if self.timestamps else {})
         return load_recogniser(Parts(self.model, device=self.device, format=self.format), None, options, load)
 

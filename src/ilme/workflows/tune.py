@@ -19,7 +19,7 @@ from ilme.search.rescoring import SmoothedLists
 from ilme.tuning.temperature import choose_temperature
 from ilme.tuning.tuner import AdjustableDecoder, Decoder, TuningOptions
 from ilme.tuning.tuner import tune as find_weights
-from ilme.workflows.decoding import Progress, Ray, held, planned, read_set
+from ilme.workflows.decoding import Progress, Ray, check_whole, held, planned, read_set
 from ilme.workflows.phrases import boost_on_dev
 
 __all__ = ["tune", "tune_decoder"]
@@ -74,6 +74,7 @@ def tune(
     options, processes = options or TuningOptions(), processes or Processes()
     chosen: Recogniser | Parts
     if isinstance(model, Recogniser):
+        check_whole(lm, subtracted)
         chosen = model
     else:
         _check_method(options.method, lm, subtracted)
