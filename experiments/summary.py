@@ -1,4 +1,6 @@
-"""What every study measured, in one table and two pictures: summary.svg for the README, studies.svg of all studies.
+"""What every study measured, in one table, and pictures: summary.svg for the README, studies.svg of all studies.
+
+lms.svg shows for the guide how well LMs of little text predict, from lm-choice.json.
 
 python -m experiments.summary docs/results/data/summary.json docs/results/images
 
@@ -27,6 +29,7 @@ BARS = {  # of the README's picture: name, colour
     "SF": ("with an LM of the text (Shallow Fusion)", "#8fb8d8"),
     "ILME": ("with the LM, internal LM subtracted (ilme)", "#0b5fa5"),
 }
+LMS = {"ngram": "#c4c4c4", "lstm": "#8fb8d8", "decoder": "#4a86bd", "ngram and decoder": "#0b5fa5"}
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,26 @@ def draw_gains(rows: list[dict[str, Any]], out: Path) -> None:
     figure.savefig(out, metadata={"Date": None}, bbox_inches="tight")
 
 
+def draw_lms(out: Path) -> None:
+    """Perplexity of each LM on held-out lines, for as many lines as it was made of."""
+    plt = drawing()
+    held_out = json.loads((RESULTS / "lm-choice.json").read_text(encoding="utf-8"))["held-out lines"]
+    figure, every = plt.subplots(1, len(held_out), figsize=(8.6, 2.6))
+    for axes, (size, found) in zip(every, held_out.items(), strict=True):
+        names = [name for name in LMS if name in found]
+        for y, name in enumerate(reversed(names)):
+            axes.barh(y, found[name], 0.7, color=LMS[name])
+            axes.text(found[name], y, f" {found[name]:.0f}", va="center", fontsize=9.5, color="#444444")
+        axes.set_yticks(range(len(names)), names[::-1], fontsize=10)
+        axes.set_xlim(0, 1.2 * max(found[name] for name in names))
+        axes.set_xticks([])
+        axes.set_title(size, fontsize=11, fontweight="bold", loc="left")
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    figure.tight_layout(w_pad=2)
+    figure.savefig(out, metadata={"Date": None}, bbox_inches="tight")
+
+
 def drawing() -> Any:
     """matplotlib's pyplot, set so that the same numbers give the same file."""
     import matplotlib
@@ -231,6 +254,7 @@ def main() -> None:
     args.table.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     draw_gains(rows, args.pictures / "summary.svg")
     draw_studies(rows, args.pictures / "studies.svg")
+    draw_lms(args.pictures / "lms.svg")
 
 
 if __name__ == "__main__":
