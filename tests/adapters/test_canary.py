@@ -14,7 +14,7 @@ from ilme.adapters.canary import Canary, CanaryOptions, dithered  # noqa: E402
 from ilme.data.nemo_mel import NemoMel, NemoMelConfig  # noqa: E402
 from ilme.errors import BadInputError, CheckpointError  # noqa: E402
 from ilme.ilm import Calibration, internal_lm  # noqa: E402
-from ilme.testing.contract import check_attention_model, check_internal_lm  # noqa: E402
+from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
 from ilme.tokens import Tokens  # noqa: E402
 from tests.adapters.tiny import CanaryWords, tiny_canary, tiny_cohere_asr, waves  # noqa: E402
 
@@ -35,19 +35,14 @@ def speech(model):
 
 def test_logits_equal_transformers(model, speech):
     features, lengths = speech
-    memory = model.encode(features, lengths)
-    rows, state = model.start(memory)
-    ours = [rows]
-    for label in LABELS:
-        rows, state = model.step(torch.tensor([label] * 2), state, memory)
-        ours.append(rows)
+    ours = attention_rows(model, model.encode(features, lengths), [LABELS, LABELS])
     heard = torch.arange(features.shape[1]) < lengths[:, None]
     assert not heard.all(), "utterances of different lengths, or padding is not tested"
     with torch.no_grad():
         ids = torch.tensor([[*model.prefix, *LABELS]] * 2)
         upstream = model.model(features, attention_mask=heard, decoder_input_ids=ids).logits
     expected = (upstream[:, len(model.prefix) - 1 :] + model.allowed).log_softmax(-1)
-    torch.testing.assert_close(torch.stack(ours, 1), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
 def test_contract(model, speech):

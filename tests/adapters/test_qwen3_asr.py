@@ -15,7 +15,7 @@ from ilme.errors import BadInputError, CheckpointError  # noqa: E402
 from ilme.ilm import Calibration, internal_lm  # noqa: E402
 from ilme.ilm.files import load_internal_lm, save_internal_lm  # noqa: E402
 from ilme.ilm.learned_context import loss_per_label  # noqa: E402
-from ilme.testing.contract import check_attention_model, check_internal_lm  # noqa: E402
+from ilme.testing.contract import attention_rows, check_attention_model, check_internal_lm  # noqa: E402
 from tests.adapters import attention_folders  # noqa: E402
 from tests.adapters.tiny import tiny_qwen3_asr, waves  # noqa: E402
 
@@ -39,12 +39,7 @@ def prompt_of(model: Qwen3ASR, frames: int) -> list[int]:
 def test_logits_equal_transformers(model, speech):
     """The whole conversation through upstream's own forward pass, each utterance alone."""
     features, lengths = speech
-    memory = model.encode(features, lengths)
-    rows, state = model.start(memory)
-    ours = [rows]
-    for label in LABELS:
-        rows, state = model.step(torch.tensor([label] * 2), state, memory)
-        ours.append(rows)
+    ours = attention_rows(model, model.encode(features, lengths), [LABELS, LABELS])
     _, mask = model.hidden(features, lengths)
     assert mask is not None, "utterances of different lengths, or padding is not tested"
     for b in range(2):
@@ -57,7 +52,7 @@ def test_logits_equal_transformers(model, speech):
                 input_features_mask=heard,
             )
         expected = (out.logits[0, len(ids) - 1 :] + model.allowed).log_softmax(-1)
-        torch.testing.assert_close(torch.stack(ours, 1)[b], expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(ours[b], expected, atol=1e-4, rtol=0)
 
 
 def test_contract(model, speech):
