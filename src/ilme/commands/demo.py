@@ -29,7 +29,7 @@ def demo(
         out: Folder for what is written.
         model: Which of the bundled models.
         method: Which fusion; all leaves out ILME-learned.
-        beam: Of the search; the bundle's by default.
+        beam: Beam of the search; the bundle's by default.
         utterances: Decode the first so many only; 0 takes all.
         retune: Find the weights again on the bundled dev set first.
         wav: Transcribe this recording instead. Best effort: the bundled models know synthetic voices only.

@@ -48,8 +48,8 @@ class Measured:
         method: Name of the method; without it the tuning's, or the one that the weights make it.
         label: Name of the model in tables; its path's last part by default.
         name: Name of the test set; its path's last part by default.
-        beam: Of the search, where no weights are given; 0 takes the model's own.
-        normaliser: Of the texts, where no weights are given.
+        beam: Beam of the search, where no weights are given; 0 takes the model's own.
+        normaliser: Normaliser of the texts, where no weights are given.
         details: Explain the choice in so many utterances, label by label.
         search_errors: Say of so many utterances whether the search or the scores lost them; scores each transcript.
     """
@@ -108,7 +108,7 @@ def evaluate(
         domain: MODEL is a domain folder: its LM, internal LM, weights and search are used.
         hypotheses: Measure these texts ({"id", "text"} lines) instead of decoding.
         ledger: Where looks are counted; test-looks.json beside OUT by default.
-        style: Of the printed table.
+        style: Style of the printed table.
         measured: Names, and what is measured beside the errors.
         searched: What stands beside the model, and how it is searched.
         host: What the model is told, and where it runs.

@@ -29,7 +29,7 @@ def perplexity(
         tokenizer: What cuts the text into tokens, where an LM does not say: a sentencepiece model or a checkpoint.
         json: Print JSON instead of a table.
         samples: Also print this many sentences drawn from the model.
-        seed: For the drawing.
+        seed: Seed of the drawing.
     """
     from ilme.lm.perplexity import perplexity as measure
     from ilme.lm.perplexity import sample

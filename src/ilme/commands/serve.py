@@ -57,7 +57,7 @@ def serve(
         domains: Domain folders, or models as they are; each is served under the last part of its name.
         model: Where the domains' model is now, if it has moved.
         host: Address to listen at; 0.0.0.0 lets other machines in.
-        port: To listen at.
+        port: Port to listen at.
         workers: Processes that decode; 0 decodes in this one.
         ray: Address of a Ray cluster whose replicas decode, as many as `workers`; `local` starts one here, `auto` finds
             one.

@@ -21,7 +21,7 @@ class ModelOptions:
         ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
         head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         device: Where everything runs.
-        format: Of the weights on a CPU: float32, bfloat16 or int8.
+        format: Format of the weights on a CPU: float32, bfloat16 or int8.
     """
 
     language: str = ""
@@ -51,7 +51,7 @@ class Sharing:
     """How many processes share the work, and where.
 
     Attributes:
-        workers: Processes on this machine, which need --out to meet in; or workers of the Ray cluster.
+        workers: Processes on this machine, which write into one folder; or workers of the Ray cluster.
         ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
     """
 

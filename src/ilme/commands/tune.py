@@ -55,7 +55,7 @@ def tune(
         model: Any model, as for `ilme adapt`.
         dev: Utterances to tune on: NeMo-style JSON lines, Lhotse cuts, or a folder with either.
         out: Folder for tuning.json and the decodes.
-        beam: Of every decode; 0 takes tuning.beam.
+        beam: Beam of every decode; 0 takes tuning.beam.
         tuning: Method, ranges, beam, number of decodes and the like.
         searched: What stands beside the model, and how it is searched.
         host: What the model is told, and where it runs.

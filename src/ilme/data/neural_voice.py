@@ -30,7 +30,7 @@ class NaturalVoice:
     Attributes:
         rate: Samples a second at which the speech is played; 24,000 is the speaker's own voice, less is a deeper one.
         pace: 1 is the speaker's own, as it is heard.
-        seed: Of the breath in it.
+        seed: Seed of the breath in it.
     """
 
     rate: int = RATE_HZ

@@ -50,7 +50,7 @@ class SynthOptions:
         pitch: Lowest and highest, 0–100.
         range: Least and greatest movement of the pitch, 0–100.
         natural: Share of the utterances that a neural voice speaks, not espeak-ng (`ilme.data.neural_voice`).
-        sample_rate: Of the audio written, in Hz.
+        sample_rate: Sample rate of the audio written, in Hz.
         format: Audio format; both lose nothing.
         transcript: Profile of the manifest's text.
         max_seconds: Longer utterances are rejected.

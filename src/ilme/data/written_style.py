@@ -169,7 +169,7 @@ def domain_lines(
         joined: Mean length that neighbours of every text are joined to, also of lines that stand alone, for speech that
             is cut into long windows: an end is then an end of speech. 0: as `words` says.
         overlap: Words in the n-gram that counts as overlap.
-        seed: Of the lengths.
+        seed: Seed of the lengths.
     """
     read = _Reader(tuple(never), Exclusion.from_texts(evaluation, overlap))
     problems: list[str] = []

@@ -39,7 +39,7 @@ class System:
         dev_wer: WER on dev with these weights; None if it was not measured.
         parameters: Of everything that runs at recognition time; 0 if they were not counted.
         seconds: Wall time of the decode; 0 if it was not measured.
-        beam: Of the search.
+        beam: Beam of the search.
         oracle_wer: WER of the best hypothesis in each n-best list; None without lists.
         details: For some utterances, the hypotheses that competed with their scores label by label
             (see `ilme.evaluation.contributions`).

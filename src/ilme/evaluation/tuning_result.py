@@ -130,8 +130,8 @@ class TuningResult:
         weights: The best that was measured.
         dev: Errors of the search with these weights on dev.
         baseline: Errors without fusion on dev; None if the space excluded it.
-        beam: Of the search.
-        normaliser: Of the texts.
+        beam: Beam of the search.
+        normaliser: Normaliser of the texts.
         length_exponent: α of the search's length normalisation, tuned if it was to be.
         utterances: In dev.
         steps: Each decode.

@@ -35,7 +35,7 @@ class DistilledOptions:
         steps: Of Adam, over all labels at once.
         rate: Adam's learning rate.
         sharpness: τ, the exponent that smooths the model's posteriors; 1 leaves them as they are.
-        seed: Of the first weights and of which labels are kept aside.
+        seed: Seed of the first weights and of which labels are kept aside.
     """
 
     width: int = 16

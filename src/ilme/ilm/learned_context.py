@@ -37,7 +37,7 @@ class LearnedContextOptions:
         batch: Transcripts in a step.
         rate: Adam's learning rate.
         rank: Units of the tiny network per layer; 0 learns vectors alone.
-        seed: Of the order and of the network's start.
+        seed: Seed of the order and of the network's start.
     """
 
     epochs: int = 8

@@ -53,7 +53,7 @@ class LearnedVectorOptions:
         batch: Sentences in a step.
         rate: Adam's first learning rate; it falls to 0 along a cosine.
         scale: Learn κ as well; otherwise it stays 1.
-        seed: Of the draw and the order.
+        seed: Seed of the draw and the order.
     """
 
     sentences: int = 4000

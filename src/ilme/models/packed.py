@@ -59,7 +59,7 @@ def pack(module: Network, format: Format = "float32", linear: Format | None = No
 
     Args:
         module: The network.
-        format: Of its products.
+        format: Format of its products.
         linear: Of its Linear layers, if another. An attention decoder in int8 loses most in its output and query
             layers, which are a sixth of its work: `pack(aed, "int8", linear="float32")` keeps them exact.
 

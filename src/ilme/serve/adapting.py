@@ -244,7 +244,7 @@ def made_before(
         folder: Where they are kept.
         base: The domains that are served anyway.
         device: Where everything runs.
-        format: Of the weights on a CPU.
+        format: Format of the weights on a CPU.
     """
     found: dict[str, Job] = {}
     for card in sorted(folder.glob(f"*/{CARD}")):

@@ -40,7 +40,7 @@ def jobs_of(
         named: Domain folders and models.
         model: Where the domains' model is now.
         device: Where everything runs.
-        format: Of the weights on a CPU.
+        format: Format of the weights on a CPU.
         model_options: Of the models that are named themselves.
     """
     jobs: dict[str, Job] = {}
@@ -75,7 +75,7 @@ def serve(
     Args:
         jobs: The domains by name.
         host: Address to listen at.
-        port: To listen at.
+        port: Port to listen at.
         workers: Processes that decode; 0 decodes in this one.
         key: What clients must send; empty asks for none.
         origins: Sites whose pages may call.

@@ -44,7 +44,7 @@ class Asked:
     Attributes:
         upload: The file.
         name: The domain.
-        format: Of the answer.
+        format: Format of the answer.
         granularities: What a verbose answer times.
         stream: Whether the answer comes as it is found.
         languages: Those that the client says may be spoken; none if it does not say.

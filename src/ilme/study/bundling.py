@@ -50,7 +50,7 @@ class BundleOptions:
         test: Utterances of the target test set.
         longest: Longer utterances, in seconds, are passed over.
         opus: libsndfile's compression level of the recordings, from 0 to 1; 0.94 is 21 kbit/s.
-        beam: Of the demonstration's search.
+        beam: Beam of the demonstration's search.
         limit: Most bytes of it all.
     """
 

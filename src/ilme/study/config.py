@@ -199,7 +199,7 @@ class DecodingPlan:
         settings: `cross` (target dev and test, target LM), `intra` (source dev and test, LM of both domains), and
             `calls`, a second target domain of recordings. `cross-ce` and `intra-ce` are the first two with LMs that
             are trained with cross-entropy, beside those of a plan whose `lm.loss` is noise-contrastive.
-        beam: Of dev and test in the tables.
+        beam: Beam of dev and test in the tables.
         tuning_beam: Of the decodes that look for weights; 0: that of the tables. A narrower one is faster, and the
             test stage says where its weights are not good at the tables' beam.
         background: Values of ε, the share of the background in what is subtracted, of which dev chooses one with the
@@ -273,7 +273,7 @@ class StudyConfig:
         source_order: Order of the source n-gram model that LODR subtracts.
         decoding: Tuning and testing.
         systems: Further networks that are compared with these.
-        seed: Of everything that is drawn.
+        seed: Seed of everything that is drawn.
     """
 
     name: str

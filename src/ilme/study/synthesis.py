@@ -57,7 +57,7 @@ class Job:
         first: Number of its first utterance.
         texts: What is said.
         voices: How many voice variants there are to draw from.
-        seed: Of the draws.
+        seed: Seed of the draws.
         unheard: How many of the voices speak dev and test alone.
         natural: Share of the utterances that the neural voice speaks.
     """
@@ -182,7 +182,7 @@ class SetJob:
         which: Their numbers, as a range.
         snr: Lowest and highest signal-to-noise ratio, in decibels.
         talkers: Voices that babble.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
 
     clean: Path

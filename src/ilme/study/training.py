@@ -55,7 +55,7 @@ class Course:
         held_out: Makes the held-out batches.
         export: Writes the trained network.
         perplexity: Internal-LM perplexities by name; None measures none.
-        seed: Of weights, order and dropout.
+        seed: Seed of weights, order and dropout.
     """
 
     plan: NetworkPlan

@@ -78,7 +78,7 @@ def tune_boost(
         phrases: What is listed.
         weights: The other weights, which stay as they are.
         safe: κ where nothing was measured.
-        normaliser: Of the texts.
+        normaliser: Normaliser of the texts.
         speakers: Of the utterances, where they are known.
     """
     steps = []

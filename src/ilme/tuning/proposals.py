@@ -72,7 +72,7 @@ class Proposer:
         step: The first radius of the region.
         decodes: How many decodes there may be in all.
         restarts: Drawn points from which the search on the lists starts as well.
-        seed: Of every draw.
+        seed: Seed of every draw.
     """
 
     space: WeightSpace

@@ -90,7 +90,7 @@ class TuningOptions:
         decoding: What is taken of each n-best list: the best hypothesis, the consensus of the list at the temperature
             with the fewest errors on dev, or, with auto, what has fewer errors there. It costs no decode.
         grid: Points along each side of the heat map.
-        seed: Of every draw.
+        seed: Seed of every draw.
     """
 
     method: Method = "ILME"

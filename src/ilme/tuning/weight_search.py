@@ -292,7 +292,7 @@ def search_weights(
         objective: Penalty and smoothing.
         starts: Points (λ_T, μ, β) to descend from as well.
         restarts: How many drawn points to descend from, the best of 16 times as many.
-        seed: Of the draws.
+        seed: Seed of the draws.
         copies: (U,) how often each utterance counts; once if not given.
         avoid: Points that the optimum must keep away from; its objective is infinite if it cannot.
         apart: How far, in the largest coordinate.

@@ -89,7 +89,7 @@ def adapt(
             that was killed goes on where it was when it is started again.
         phrases: Names and terms that may be said: a file, or a list; the folder keeps them.
         device: Where everything runs.
-        format: Of the weights on a CPU.
+        format: Format of the weights on a CPU.
         model_options: What the model's own kind takes, such as a language.
         options: How.
         host: The model, if it is loaded already.

@@ -50,7 +50,7 @@ class Bundle:
 
     Attributes:
         folder: Where its files are.
-        beam: Of the search.
+        beam: Beam of the search.
         transducer: Search options of the RNN-T.
         attention: Search options of the AED.
         systems: In the order of the tables.

@@ -64,7 +64,7 @@ class DemoOptions:
     Attributes:
         model: `rnnt`, `aed` or `all`.
         method: BS, SF, DR, ILME, or `all` of these; or ILME-learned.
-        beam: Of the search; 0 takes the bundle's.
+        beam: Beam of the search; 0 takes the bundle's.
         utterances: Test utterances; 0 takes all.
         retune: Find the weights again on the bundled dev set, instead of using those stored.
         threads: Threads of each operation; the networks are so small that one is fastest. 0 takes one for each core.

@@ -72,7 +72,7 @@ def unexplained(
         recogniser: The model, as it is.
         dev: The utterances.
         lists: Its n-best lists of them.
-        normaliser: Of texts before errors are counted.
+        normaliser: Applied to texts before errors are counted.
         write: A transcript in the style that the model writes.
     """
     dev = [u for u in dev if u.seconds <= recogniser.window]  # a transcript cannot be forced onto several windows

@@ -56,7 +56,7 @@ class LMOptions:
         order: Order of the n-gram LM.
         prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
         overlap: A sentence that shares this many words in a row with dev is left out; 0 leaves none out.
-        seed: Of the lengths to which sentences are joined.
+        seed: Seed of the lengths to which sentences are joined.
         joined: Words, on average, to which neighbours of every text are joined, see `ilme.data.written_style`; 0 joins
             running text alone, to lines as long as short utterances.
     """

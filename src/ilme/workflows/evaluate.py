@@ -41,8 +41,8 @@ class Plan:
         label: Name of the model.
         method: Name of the method; without it the one that the weights make it.
         weights: It is decoded with.
-        beam: Of the search; 0 takes the recogniser's own.
-        normaliser: Of the texts.
+        beam: Beam of the search; 0 takes the recogniser's own.
+        normaliser: Normaliser of the texts.
         tuning: Where the weights come from; None if they were given.
         dev_wer: WER on dev with these weights; None if it was not measured.
         details: How many utterances to explain label by label.
@@ -112,7 +112,7 @@ def evaluate(
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
-        format: Of the weights on a CPU.
+        format: Format of the weights on a CPU.
         search: Search options that differ from the model's own.
         decoding: Batches and cache.
         model_options: What the model's own kind takes, such as a language.

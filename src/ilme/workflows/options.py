@@ -29,7 +29,7 @@ class AdaptOptions:
         prune: Counts up to which n-grams of each order are left out, unigrams first; the last stands for the rest.
         internal: The internal LM: a name, or auto to let dev speech choose.
         normaliser: What is done to texts before errors are counted; auto takes Whisper's own if it is installed.
-        beam: Of every decode; 0 takes the model's own.
+        beam: Beam of every decode; 0 takes the model's own.
         max_decodes: How often dev may be decoded for the weights.
         calibration: Utterances over which internal LMs are averaged or learned.
         overlap: A sentence that shares this many words in a row with dev is left out of the text; 0 leaves none out,
@@ -38,7 +38,7 @@ class AdaptOptions:
             `overlap` words in a row with them is left out of the text.
         batch_seconds: Seconds of audio that are decoded at once; 0 takes what suits the device.
         smoothing: Errors are averaged over weights ± this much, so that a lucky narrow pit is not chosen.
-        seed: Of every draw.
+        seed: Seed of every draw.
         background: Values of ε, the share of a uniform background in what is subtracted, of which dev chooses one with
             the weights.
         decoding: What is taken of each n-best list: the best hypothesis, the consensus of the list (see

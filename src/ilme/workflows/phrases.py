@@ -36,7 +36,7 @@ def boost_on_dev(
         dev: The utterances.
         phrases: What is listed.
         weights: The other weights.
-        normaliser: Of the texts.
+        normaliser: Normaliser of the texts.
         say: Called with one line for each decode.
     """
     references, speakers = {u.id: u.text for u in dev}, {u.id: u.speaker for u in dev}

@@ -60,7 +60,7 @@ def hold_out_spoken(text: DomainText, count: int, overlap: int, seed: int) -> tu
         text: The domain's text.
         count: How many lines; fewer where they would be more than a fifth of the text.
         overlap: Words.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     plain = [spoken(line) for line in text.lines]
     order = list(range(len(plain)))
@@ -94,7 +94,7 @@ def speak_lines(lines: Sequence[str], work: Path, natural: float, seed: int) -> 
         lines: What is said.
         work: Where the voices are kept until the domain folder is written.
         natural: Share of the neural voice.
-        seed: Of voices, rooms and noise.
+        seed: Seed of voices, rooms and noise.
     """
     options = SynthOptions(
         seed=seed, natural=natural, sample_rate=RATE_HZ, transcript="written", max_seconds=28.0, workers=1

@@ -53,7 +53,7 @@ class Job:
         domain: The domain folder; empty for a model without one.
         model: The model, or where a domain's model is now.
         device: Where everything runs.
-        format: Of the weights on a CPU.
+        format: Format of the weights on a CPU.
         timestamps: Let Whisper time each sentence.
         model_options: What the model's own kind takes, such as a language; of a domain, the ranks alone.
         phrases: A file of names and terms that may be said, beside those of the domain; empty for none.

@@ -60,7 +60,7 @@ def tune(
         split: Only utterances whose split is this.
         limit: At most this many utterances; 0 takes all.
         device: Where everything runs.
-        format: Of the weights on a CPU.
+        format: Format of the weights on a CPU.
         options: Method, ranges, beam, number of decodes.
         search: Search options that differ from the model's own.
         decoding: Batches and cache.
