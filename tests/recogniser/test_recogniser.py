@@ -16,12 +16,14 @@ from ilme.errors import BadInputError
 from ilme.fusion import Fusion, FusionWeights
 from ilme.ilm import internal_lm
 from ilme.recogniser.loading import load_lm, load_model
-from ilme.recogniser.options import default_options, safe_boost
+from ilme.recogniser.options import TRANSFORMER, bounded, default_options, safe_boost
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.windows import Window
 from ilme.search.attention import AttentionOptions, AttentionSearch
+from ilme.search.consensus import choose, consensus
 from ilme.search.hypothesis import Hypothesis, Scores
 from ilme.search.length import SPARE_LABELS, alike_in_length
+from ilme.search.rescoring import sequence_scores
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.tokens import Tokens
 from tests.checkpoints import RATE, noise, write_checkpoints
@@ -319,3 +321,58 @@ def test_hypotheses_of_implausible_length_are_left_out(kind, folder):
     best = [nbest[0] for nbest in plain.nbest(audio)]
     plain.options = replace(plain.options, plausible_length=False)
     assert best == [nbest[0] for nbest in plain.nbest(audio)], "without fusion the best stays"
+
+
+# --- two lists --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, FusionWeights(lm=0.8, subtracted=0.4)])
+@KINDS
+def test_the_list_without_lms_has_its_say(kind, folder, weights):
+    """What both lists agree on comes first, with the score that the search with LMs gives it."""
+    model = load_model(folder / kind)
+    options = replace(default_options(model, 4), consensus=4.0, joined=True)
+    scorers = {"lm": load_lm(folder / "lm", model), "subtracted": internal_lm(model, "removed")}
+    both = Recogniser(model, **scorers, weights=weights, options=options)
+    alone = Recogniser(model, **scorers, options=replace(options, consensus=0.0, joined=False))
+    audio = [noise(0.5), noise(0.8, seed=1)]
+    encoded = alone.encode(audio)
+    found = both.nbest(audio)
+    for nbest, fused, plain in zip(
+        found, alone.search(encoded, weights), alone.search(encoded, FusionWeights()), strict=True
+    ):
+        wanted = consensus([fused, plain], 4.0, both.length_exponent)[0]
+        assert nbest[0].tokens == wanted.tokens
+        assert {h.tokens for h in nbest} == {h.tokens for h in fused} | {wanted.tokens}
+        own = {h.tokens: h for h in fused}
+        for h in nbest:
+            length = (len(h.tokens) + 1) ** both.length_exponent
+            assert h == own.get(h.tokens, h) and h.score == pytest.approx(h.scores.fused(weights) / length, abs=1e-4)
+            assert h.scores.lm < 0 and h.scores.subtracted < 0
+    single = [choose(nbest, 4.0, both.length_exponent) for nbest in alone.search(encoded, FusionWeights())]
+    assert both.search(encoded, FusionWeights()) == single, "one search, one list"
+
+
+@KINDS
+def test_what_the_plain_list_alone_has_gets_the_scores_of_the_fusion(kind, folder):
+    model = load_model(folder / kind)
+    options = replace(default_options(model, 4), plausible_length=False)
+    lm, internal = load_lm(folder / "lm", model), internal_lm(model, "removed")
+    recogniser = Recogniser(model, lm=lm, subtracted=internal, options=options)
+    encoded = recogniser.encode([noise(0.5)])
+    (fused,), (plain,) = recogniser.search(encoded, WEIGHTS), recogniser.search(encoded, FusionWeights())
+    told = [replace(h, score=-1.0, text=text) for h, text in zip(fused, ("sea", "whale ship"), strict=False)]
+    sure = replace(plain[0], tokens=(*plain[0].tokens, 5), text="whale")
+    first, *others = recogniser.agreed(told, [sure], WEIGHTS, 1.0)
+    assert first.tokens == sure.tokens and others == told
+    assert first.scores.asr == sure.scores.asr
+    for scorer, score in (("lm", lm), ("subtracted", internal)):
+        (expected,) = sequence_scores(score, [first.tokens], finish=recogniser.ends[scorer])
+        assert getattr(first.scores, scorer) == pytest.approx(float(expected), abs=1e-4)
+    length = (len(first.tokens) + 1) ** recogniser.length_exponent
+    assert first.score == pytest.approx(first.scores.fused(WEIGHTS) / length)
+
+
+def test_two_lists_need_a_temperature():
+    with pytest.raises(BadInputError, match=r"search\.joined takes the consensus of two lists"):
+        bounded(replace(TRANSFORMER, joined=True))

@@ -46,3 +46,39 @@ def test_one_error_mended_is_no_reason():
     near = {"1": nbest("a b x", "a b c", "a b d", "a d c")}
     kept = choose_temperature(near, said, "none")
     assert kept.errors[0.0] == 1 and min(kept.errors.values()) == 0 and kept.temperature == 0.0
+
+
+def test_the_lists_without_lms_take_part_if_they_mend_enough():
+    """Each utterance has three errors with LMs, none without, where the list is sure: both together believe the latter.
+
+    The second search has to mend more than four errors and two per cent of all.
+    """
+    fused, plain = nbest("x y z", "a b c"), [Hypothesis((9, 1, 1), -0.01, Scores(-0.01), text="a b c")]
+    for count, joined in ((1, False), (2, True)):
+        lists = {str(n): fused for n in range(count)}
+        beside = dict.fromkeys(lists, plain)
+        chosen = choose_temperature(lists, dict.fromkeys(lists, "a b c"), "none", plain=beside)
+        assert chosen.joined == joined and (chosen.temperature > 0) == joined
+        assert chosen.counts.errors == (0 if joined else 3 * count)
+        assert chosen.errors[0.0] == 3 * count and set(chosen.joined_errors) == set(LADDER)
+        assert set(chosen.joined_errors.values()) == {0}
+    assert choose_temperature(lists, dict.fromkeys(lists, "a b c"), "none").joined_errors == {}
+
+
+def test_a_second_search_has_to_pay(monkeypatch):
+    """Of 1,000 errors more than twenty and four must go."""
+    monkeypatch.setattr("ilme.tuning.temperature.choose", lambda nbest, t, exponent: nbest)
+    lists = {"1": [Hypothesis((), 0, Scores(0), text="x " * 1000)]}
+    for errors, joined in ((976, False), (975, True)):
+        told = [Hypothesis((), 0, Scores(0), text="x " * errors)]
+        monkeypatch.setattr("ilme.tuning.temperature.consensus", lambda *a, told=told: told)
+        assert choose_temperature(lists, {"1": ""}, "none", plain=lists).joined == joined
+
+
+def test_joined_can_be_told_where_there_are_such_lists():
+    lists, references = {"1": AGREEING}, {"1": "x y z"}
+    taken = choose_temperature(lists, references, "none", decoding="joined", plain=lists)
+    assert taken.joined and taken.temperature > 0
+    without = choose_temperature(lists, references, "none", decoding="joined")
+    assert not without.joined and without.temperature > 0
+    assert not choose_temperature(lists, references, "none", decoding="consensus", plain=lists).joined

@@ -112,6 +112,22 @@ def test_the_folder_keeps_what_is_taken_of_a_list_and_how_sure_a_word_is(tiny, t
     assert again.nbest([dev[0].audio])[0] == choose(nbest, temperature, again.length_exponent)
 
 
+def test_the_folder_hears_twice_where_both_lists_have_a_say(tiny, text, tmp_path):
+    """Whatever dev says: what is measured on it is what the folder transcribes, with the scores of the fusion."""
+    dev = speech(["w5 w6 w7", "w5 w6", "w7 w8 w5"])
+    options = replace(AS_IT_IS, decoding="joined")
+    adapted = adapt("tiny", text, tmp_path / "out", dev=dev, options=options, host=tiny)
+    assert adapted.domain.weights.lm and adapted.domain.report["decoding"]["taken"] == "joined"
+    assert set(adapted.domain.report["decoding"]["joined errors"]) == {"0.25", "0.5", "1", "2", "4", "8"}
+    again = load_domain(tmp_path / "out")
+    assert again.options.joined and again.options.consensus == adapted.domain.report["decoding"]["temperature"]
+    texts = {u.id: again.transcribe(u.audio).text for u in dev}
+    assert texts == {u.id: u.hypothesis for u in adapted.after.utterances}
+    assert "Of each n-best list, and one that is searched without LMs, is taken the consensus" in card_text(
+        adapted, "out"
+    )
+
+
 def test_no_gain_means_zero_weights_and_a_reason(tiny, text, tmp_path):
     plain = Recogniser(tiny, options=default_options(tiny, 3))
     recognised = [plain.nbest([w])[0][0].text for w in waves(2)]

@@ -246,11 +246,11 @@ class SearchDecoder:
             # older decodes had neither background nor phrases
             "weights": {k: v for k, v in asdict(weights).items() if v or k not in ("background", "phrases")},
             "beam": beam,
-            # older decodes had no consensus
+            # older decodes had no consensus, of one list or two
             "search": {
                 k: str(v)
                 for k, v in asdict(self.recogniser.options).items()
-                if k != "beam" and v is not None and (v or k != "consensus")
+                if k != "beam" and v is not None and (v or k not in ("consensus", "joined"))
             },
             "utterances": identity({"ids": self.ids}),
         }

@@ -104,6 +104,8 @@ def bounded(options: Options) -> Options:
     """The options, if each is one that a machine can search with."""
     if not options.consensus >= 0:
         raise BadInputError(f"search.consensus must be a temperature of at least 0, got {options.consensus!r}")
+    if options.joined and not options.consensus:
+        raise BadInputError("search.joined takes the consensus of two lists: give search.consensus a temperature too")
     for name, most in MOST.items():
         value = getattr(options, name, 0)
         if (len(value) if isinstance(value, tuple) else value) > most:
@@ -120,6 +122,7 @@ class SearchSettings:
         labels_per_second: Most labels for a second of audio; inf does not count.
         plausible_length: Leave out hypotheses far shorter or longer than the one that the model itself likes best.
         consensus: Temperature of the consensus of the list that is taken; 0 takes the best hypothesis.
+        joined: Whether a second search, without LMs, has its say in the consensus.
         max_repeats: Most times in a row that a run of labels may stand; 0 does not count.
         repeat_span: Longest run of labels that is watched for repetition.
         lm_eos: Whether the LM that is added scores the end of the sentence too.
@@ -142,6 +145,7 @@ class SearchSettings:
     labels_per_second: float | None = None
     plausible_length: bool | None = None
     consensus: float | None = None
+    joined: bool | None = None
     max_repeats: int | None = None
     repeat_span: int | None = None
     lm_eos: bool | None = None

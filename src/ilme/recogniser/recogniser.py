@@ -35,10 +35,11 @@ from ilme.recogniser.word_times import timed_words
 from ilme.runtime.formats import Format
 from ilme.runtime.state import State, cat, select
 from ilme.search.attention import AttentionOptions, AttentionSearch
-from ilme.search.consensus import choose
+from ilme.search.consensus import choose, consensus
 from ilme.search.ctc import CTCOptions, CTCSearch
 from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.length import alike_in_length, label_limits
+from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.search.tdt import TDTSearch
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.smoothing import smoothed
@@ -309,27 +310,52 @@ class Recogniser:
             weights: The fusion weights; the recogniser's own if not given.
             beam: Of the search; the options' own if not given.
         """
-        fusion = self.fusion(self.weights if weights is None else weights)
+        weights = self.weights if weights is None else weights
         options = with_beam(self.options, beam or self.options.beam)
         most = getattr(self.model, "max_labels", UNLIMITED)
         limits = torch.tensor(
             label_limits(encoded.seconds.tolist(), options.labels_per_second, most), device=self.model.device
         )
         memory = self.memory(encoded)
-        if isinstance(options, AttentionOptions):
-            lists = AttentionSearch(self.model, fusion, options)(memory, limits)
-        else:
-            frames, lengths = memory
-            capped = bool((limits < UNLIMITED).any())
-            lists = self._frame_search(fusion, options)(frames, lengths, limits if capped else None)
-        return [self.answer(nbest) for nbest in lists]
+        lists = self._lists(memory, limits, weights, options)
+        if not options.joined or not (weights.lm or weights.subtracted):
+            return [choose(nbest, options.consensus, self.length_exponent) for nbest in lists]
+        plain = self._lists(memory, limits, FusionWeights(phrases=weights.phrases), options)
+        pairs = zip(lists, plain, strict=True)
+        return [self.agreed(nbest, other, weights, options.consensus) for nbest, other in pairs]
 
-    def answer(self, nbest: NBest) -> NBest:
-        """A list as a search gave it, with text, without what cannot be, and what is taken of it first."""
+    def agreed(self, fused: NBest, plain: NBest, weights: FusionWeights, temperature: float) -> NBest:
+        """The list of a search with LMs, what it and the list without them agree on first.
+
+        If only the plain list has that, it gets the scores that it would have had in the other.
+        """
+        if not fused:
+            return fused
+        chosen = consensus([fused, plain], temperature, self.length_exponent)[0]
+        known = {h.tokens: h for h in fused}
+        if chosen.tokens not in known:
+            found = {"lm": self.lm, "subtracted": self.smoothed(weights), "phrases": self.phrases}
+            used = {n: SequenceScorer(s, finish=self.ends[n]) for n, s in found.items() if s is not None}
+            (chosen,) = finite(complete({"": [chosen]}, **used))[""]
+            score = chosen.scores.fused(weights) / (len(chosen.tokens) + 1) ** self.length_exponent
+            chosen = replace(chosen, score=score)
+        return [known.pop(chosen.tokens, chosen), *known.values()]
+
+    def _lists(self, memory: State, limits: Tensor, weights: FusionWeights, options: Options) -> list[NBest]:
+        """The lists of one search, best first."""
+        fusion = self.fusion(weights)
+        if isinstance(options, AttentionOptions):
+            return [self.told(nbest) for nbest in AttentionSearch(self.model, fusion, options)(memory, limits)]
+        frames, lengths = memory
+        capped = bool((limits < UNLIMITED).any())
+        found = self._frame_search(fusion, options)(frames, lengths, limits if capped else None)
+        return [self.told(nbest) for nbest in found]
+
+    def told(self, nbest: NBest) -> NBest:
+        """A list as a search gave it, with text, without what cannot be."""
         if self.options.plausible_length:
             nbest = alike_in_length(nbest, self.length_exponent)
-        told = [replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest]
-        return choose(told, self.options.consensus, self.length_exponent)
+        return [replace(h, text=self.tokenizer.decode(list(h.tokens))) for h in nbest]
 
     def _frame_search(self, fusion: Fusion, options: TransducerOptions | CTCOptions) -> TransducerSearch | CTCSearch:
         if isinstance(options, CTCOptions):

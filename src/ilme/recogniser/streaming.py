@@ -17,6 +17,7 @@ from ilme.errors import BadInputError
 from ilme.protocols import StreamingEncoder
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.state import State
+from ilme.search.consensus import choose
 from ilme.search.hypothesis import NBest
 from ilme.search.transducer import TransducerOptions, TransducerSearch
 
@@ -62,7 +63,8 @@ class SpeechStream:
             self._left = np.pad(self._left, (0, shortest - self.samples))
         self._advance(last=True)
         (nbest,) = self._search.finish()
-        return self.recogniser.answer(nbest)
+        recogniser = self.recogniser
+        return choose(recogniser.told(nbest), recogniser.options.consensus, recogniser.length_exponent)
 
     @property
     def text(self) -> str:

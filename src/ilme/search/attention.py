@@ -69,6 +69,7 @@ class AttentionOptions:
             `ilme.search.length`).
         consensus: Temperature of the consensus that a recogniser takes of a list (see `ilme.search.consensus`); 0 takes
             the best hypothesis.
+        joined: Whether a recogniser also searches without LMs, and takes the consensus of both lists.
     """
 
     beam: int = 25
@@ -89,6 +90,7 @@ class AttentionOptions:
     ctc_weight: float = 0.0
     plausible_length: bool = False
     consensus: float = 0.0
+    joined: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "repeat_ignores", tuple(self.repeat_ignores))

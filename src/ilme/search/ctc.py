@@ -55,6 +55,7 @@ class CTCOptions:
             `ilme.search.length`).
         consensus: Temperature of the consensus that a recogniser takes of a list (see `ilme.search.consensus`); 0 takes
             the best hypothesis.
+        joined: Whether a recogniser also searches without LMs, and takes the consensus of both lists.
     """
 
     beam: int = 25
@@ -66,6 +67,7 @@ class CTCOptions:
     labels_per_second: float = math.inf
     plausible_length: bool = False
     consensus: float = 0.0
+    joined: bool = False
 
     def __post_init__(self) -> None:
         for name, least in {"beam": 1, "nbest": 0, "max_repeats": 0, "repeat_span": 1}.items():

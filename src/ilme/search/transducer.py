@@ -59,6 +59,7 @@ class TransducerOptions:
             `ilme.search.length`).
         consensus: Temperature of the consensus that a recogniser takes of a list (see `ilme.search.consensus`); 0 takes
             the best hypothesis.
+        joined: Whether a recogniser also searches without LMs, and takes the consensus of both lists.
     """
 
     beam: int = 25
@@ -74,6 +75,7 @@ class TransducerOptions:
     labels_per_second: float = math.inf
     plausible_length: bool = False
     consensus: float = 0.0
+    joined: bool = False
 
     def __post_init__(self) -> None:
         leasts = {"beam": 1, "nbest": 0, "max_symbols": 1, "shortlist": 1, "max_repeats": 0, "repeat_span": 1}

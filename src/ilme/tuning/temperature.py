@@ -2,23 +2,25 @@
 
 A temperature that is lucky by chance has neighbours that are not: each counts as the mean of itself and its neighbours
 on the ladder, and the best hypothesis is kept unless some temperature mends WORTH errors or more in that sense, which a
-few utterances seldom show.
+few utterances seldom show. The consensus with a second list, of a search without LMs, has to mend as many more, and a
+share of the errors that pays for that search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ilme.evaluation.metrics import ErrorCounts, NormaliserName, count_each, normaliser
-from ilme.search.consensus import choose
+from ilme.search.consensus import choose, consensus
 from ilme.search.hypothesis import NBest
 
 __all__ = ["LADDER", "ChosenTemperature", "Decoding", "choose_temperature"]
 
 Decoding = Literal["auto", "best", "consensus"]
 WORTH = 2.0  # errors of dev
+PAYS = 0.02  # share of dev's errors that a second search must mend
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -30,11 +32,15 @@ class ChosenTemperature:
         temperature: 0: the best.
         counts: Errors of what is then taken, on dev.
         errors: How many errors, of the best (0) and of the consensus at each temperature.
+        joined: Whether the lists of the search without LMs take part.
+        joined_errors: How many errors there are then; empty where there are no such lists.
     """
 
     temperature: float
     counts: ErrorCounts
     errors: dict[float, int]
+    joined: bool = False
+    joined_errors: dict[float, int] = field(default_factory=dict)
 
 
 def choose_temperature(
@@ -42,7 +48,8 @@ def choose_temperature(
     references: Mapping[str, str],
     normaliser_name: NormaliserName,
     exponent: float = 0.0,
-    decoding: Decoding = "auto",
+    decoding: Decoding | Literal["joined"] = "auto",
+    plain: Mapping[str, NBest] | None = None,
 ) -> ChosenTemperature:
     """The temperature with the fewest errors on dev; 0 if the best hypotheses have hardly more.
 
@@ -51,21 +58,36 @@ def choose_temperature(
         references: The transcripts.
         normaliser_name: Of both before errors are counted.
         exponent: α of the search.
-        decoding: `consensus` takes one, whatever dev says; `best` none.
+        decoding: `consensus` takes one, whatever dev says, `joined` one with the plain lists; `best` none.
+        plain: The lists of a search without LMs, which may then take part.
     """
+    beside = plain or {}
+    ladder = (0.0, *LADDER)
+    answers = {(t, False): {i: choose(n, t, exponent)[0].text for i, n in lists.items()} for t in ladder}
+    if beside:
+        for t in LADDER:
+            answers[t, True] = {i: consensus([n, beside[i]], t, exponent)[0].text for i, n in lists.items()}
     normalise = normaliser(normaliser_name)
-    answers = {t: {i: choose(nbest, t, exponent)[0].text for i, nbest in lists.items()} for t in (0.0, *LADDER)}
     pairs = sorted({(i, text) for texts in answers.values() for i, text in texts.items()})
     counts = count_each([normalise(references[i]) for i, _ in pairs], [normalise(text) for _, text in pairs])
     known = dict(zip(pairs, counts, strict=True))
-    totals = {t: sum((known[pair] for pair in texts.items()), ErrorCounts()) for t, texts in answers.items()}
-    errors = {t: counts.errors for t, counts in totals.items()}
+    totals = {way: sum((known[pair] for pair in texts.items()), ErrorCounts()) for way, texts in answers.items()}
+    best = totals[0.0, False].errors
 
-    def smoothed(place: int) -> float:
+    def smoothed(way: tuple[float, bool]) -> float:
+        place = LADDER.index(way[0])
         near = LADDER[max(0, place - 1) : place + 2]
-        return sum(errors[t] for t in near) / len(near)
+        return sum(totals[t, way[1]].errors for t in near) / len(near)
 
-    best = min(range(len(LADDER)), key=smoothed)
-    better = decoding == "consensus" or (decoding == "auto" and smoothed(best) <= errors[0.0] - WORTH)
-    chosen = LADDER[best] if better else 0.0
-    return ChosenTemperature(chosen, totals[chosen], errors)
+    def cost(way: tuple[float, bool]) -> float:
+        """Errors, and what a way must mend before it is taken."""
+        if not way[0]:
+            return best
+        return smoothed(way) + (2 * WORTH + PAYS * best if way[1] else WORTH)
+
+    allowed = {"auto": answers, "best": [(0.0, False)]}.get(decoding)
+    if allowed is None:
+        allowed = [way for way in answers if way[0] and way[1] == (decoding == "joined" and bool(beside))]
+    chosen = min(allowed, key=lambda way: (cost(way), way[1], not way[0]))
+    told = [{t: totals[t, joined].errors for t in ladder if (t, joined) in totals} for joined in (False, True)]
+    return ChosenTemperature(chosen[0], totals[chosen], told[0], chosen[1], told[1])

@@ -39,10 +39,7 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += [f"- {name}: {reason}" for name, reason in list(aside.items())[:LISTED]]
         lines += [f"- and {len(aside) - LISTED} more in domain.json"] if len(aside) > LISTED else []
     if report.get("decoding", {}).get("temperature"):
-        taken = report["decoding"]
-        errors, best = taken["errors"][f"{taken['temperature']:g}"], taken["errors"]["0"]
-        told = f"the consensus at temperature {taken['temperature']:g}: {errors} errors on dev, the best have {best}"
-        lines += ["", f"Of each n-best list is taken {told}."]
+        lines += ["", _decoding(report["decoding"])]
     if report.get("confidence", {}).get("after"):
         sure = report["confidence"]
         fits = f"NCE {sure['before']['NCE']:.3f} as the list has them, {sure['after']['NCE']:.3f} fitted"
@@ -60,6 +57,16 @@ def card_text(adapted: Adapted, name: str) -> str:
         f"Use it: `ilme transcribe --domain {name} AUDIO`; `--baseline` beside it shows what the domain changes.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _decoding(taken: dict[str, Any]) -> str:
+    """What is taken of each n-best list."""
+    joined = taken["taken"] == "joined"
+    told = f"the consensus at temperature {taken['temperature']:g}"
+    if "errors" in taken:
+        errors = taken["joined errors" if joined else "errors"][f"{taken['temperature']:g}"]
+        told += f": {errors} errors on dev, the best have {taken['errors']['0']}"
+    return f"Of each n-best list{', and one that is searched without LMs,' if joined else ''} is taken {told}."
 
 
 def _spoken(about: dict[str, Any]) -> str:

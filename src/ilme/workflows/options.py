@@ -13,7 +13,7 @@ __all__ = ["AdaptOptions", "Style", "TranscribeOptions"]
 NORMALISERS = ("auto", "none", "spoken", "basic", "whisper")
 LONGEST_NGRAM = 10
 Style = Literal["auto", "restore", "fold", "keep", "spoken"]
-Decoding = Literal["auto", "best", "consensus"]
+Decoding = Literal["auto", "best", "consensus", "joined"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class AdaptOptions:
         background: Values of ε, the share of a uniform background in what is subtracted, of which dev chooses one with
             the weights.
         decoding: What is taken of each n-best list: the best hypothesis, the consensus of the list (see
-            `ilme.search.consensus`), or, with auto, what makes fewer errors on dev.
+            `ilme.search.consensus`), that of this list and of one searched without LMs (joined), or, with auto, what
+            makes fewer errors on dev.
         joined: Words, on average, to which neighbouring sentences of the text are joined, so that to the LM an end is
             an end of speech: about 75 for speech that fills windows of thirty seconds. 0 joins running text alone, to
             lines as long as short utterances.

@@ -162,10 +162,19 @@ def choose_on_dev(
         weights = replace(weights, phrases=best.boost)
         final = expecting.decode(weights, search.beam)
     exponent = fused.recogniser.length_exponent
-    taken = choose_temperature(final, dev.references, dev.normaliser, exponent, options.decoding)
+    # phrases were not heard in the plain lists, and what was searched in windows has no list of its own
+    plain_too = weights.lm and not phrases and len(ranker.whole) == len(dev.utterances)
+    taken = choose_temperature(
+        final, dev.references, dev.normaliser, exponent, options.decoding, lists if plain_too else None
+    )
     report["decoding"] = _told_of(taken, say)
-    search = replace(search, consensus=taken.temperature)
-    final = {i: choose(nbest, taken.temperature, exponent) for i, nbest in final.items()}
+    search = replace(search, consensus=taken.temperature, joined=taken.joined)
+    final = {
+        i: fused.recogniser.agreed(nbest, lists[i], weights, taken.temperature)
+        if taken.joined
+        else choose(nbest, taken.temperature, exponent)
+        for i, nbest in final.items()
+    }
     sure = calibrate(final, dev.references, dev.normaliser, exponent)
     report["confidence"] = _told_of_words(sure, say)
     chosen_lm = internal if weights.subtracted else None  # an internal LM with weight 0 is none
@@ -326,10 +335,15 @@ def _row(measured: Measurement) -> dict[str, Any]:
 
 def _told_of(taken: ChosenTemperature, say: Say) -> dict[str, Any]:
     """What is taken of each list, for the card."""
-    name = "consensus" if taken.temperature else "best"
+    name = "joined" if taken.joined else "consensus" if taken.temperature else "best"
     if taken.temperature:
-        say(f"decoding: the consensus of each list, temperature {taken.temperature:g}")
-    return {"taken": name, "temperature": taken.temperature, "errors": {f"{t:g}": e for t, e in taken.errors.items()}}
+        lists = "each list and of one without LMs" if taken.joined else "each list"
+        say(f"decoding: the consensus of {lists}, temperature {taken.temperature:g}")
+    errors = {
+        what: {f"{t:g}": e for t, e in found.items()}
+        for what, found in (("errors", taken.errors), ("joined errors", taken.joined_errors))
+    }
+    return {"taken": name, "temperature": taken.temperature, **errors}
 
 
 def _told_of_words(sure: FittedConfidence, say: Say) -> dict[str, Any]:
