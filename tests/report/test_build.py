@@ -267,7 +267,7 @@ def test_a_bare_result_is_shown_without_empty_sections(files: tuple[Path, list[P
     with Page() as browser:
         browser.open(out)
         hidden = browser.run('[...document.querySelectorAll("section[hidden]")].map((s) => s.id)')
-        assert sorted(hidden) == ["balance", "curves", "weights", "why"]
+        assert sorted(hidden) == ["balance", "curves", "opening", "weights", "why"]
         assert browser.run('document.getElementById("by-speaker").hidden') is True
         assert browser.run('document.querySelectorAll("[data-figure=bars] .bar").length') == 1
         assert browser.run('document.querySelectorAll("#cards .card").length') == 8

@@ -1,4 +1,4 @@
-"""The models and recordings that ship with the package, in the folder `data`."""
+"""What ships with the package: small models with synthetic speech in `data`, recordings of real speech in `speech`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ilme.errors import CheckpointError
 
-__all__ = ["FOLDER", "PREFIX", "file"]
+__all__ = ["FOLDER", "PREFIX", "SPEECH", "file"]
 
 FOLDER = Path(__file__).parent / "data"
+SPEECH = Path(__file__).parent / "speech"
 PREFIX = "bundled/"  # `bundled/rnnt` names a bundled model wherever a model can be named
 
 

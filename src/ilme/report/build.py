@@ -16,11 +16,12 @@ from ilme.errors import BadInputError
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table
 from ilme.report.gather import gather_curves, gather_set
+from ilme.report.opening import gather_opening
 from ilme.runtime.files import write_atomically
 
 __all__ = ["ReportOptions", "build_report", "write_report"]
 
-SCRIPTS = ("charts.js", "speakers.js", "transcripts.js", "stories.js", "main.js")
+SCRIPTS = ("charts.js", "speakers.js", "transcripts.js", "stories.js", "opening.js", "main.js")
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,16 @@ class ReportOptions:
         title: At the top; made from the test sets' names if empty.
         audio: Recordings to embed at most.
         transcripts: Utterances to show at most, for each test set.
+        recordings: To hear at the top, before and after.
     """
 
     title: str = ""
     audio: int = 40
     transcripts: int = 400
+    recordings: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("audio", "transcripts"):
+        for name in ("audio", "transcripts", "recordings"):
             if getattr(self, name) < 0:
                 raise BadInputError(f"{name} must not be negative, got {getattr(self, name)}")
 
@@ -73,6 +76,7 @@ def build_report(sets: Sequence[Results], curves: Sequence[Path] = (), options: 
         raise BadInputError("a report needs at least one results file")
     series, over = gather_curves(curves)
     data = {
+        "opening": gather_opening(sets, options.recordings),
         "sets": [gather_set(s, transcripts=options.transcripts, audio=options.audio) for s in sets],
         "curves": series,
         "curvesBy": over,

@@ -12,16 +12,16 @@ from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
 from ilme.evaluation.analysis import word_changes
-from ilme.evaluation.metrics import Edit, ErrorCounts, Measurement, align
+from ilme.evaluation.metrics import ErrorCounts, Measurement
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, comparison_table, main_table, p_value
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.report.audio import data_uri
+from ilme.report.opening import as_edits, recommended
 
 __all__ = ["gather_curves", "gather_set"]
 
 WORDS_LISTED = 10
-KINDS = {"substitute": "s", "delete": "d", "insert": "i"}
 
 
 def gather_set(results: Results, *, transcripts: int, audio: int) -> dict[str, Any]:
@@ -60,23 +60,26 @@ def _lede(results: Results) -> str:
 
 
 def _headlines(results: Results) -> list[dict[str, Any]]:
-    """For each model: its last system against the one without fusion, and against the one before it."""
+    """For each model: the recommended method against no LM and against Shallow Fusion, and who is best if it is not.
+
+    Where there is no ILME, the best method against no LM and against the one before it.
+    """
     out = []
     for model in dict.fromkeys(s.model for s in results.systems):
-        of_model = [s for s in results.systems if s.model == model]
-        baseline = results.baseline(model)
-        last = min(of_model, key=lambda s: results.measurements[s.name].rate)
-        if baseline is None or last is baseline:
+        ranked = sorted(
+            (s for s in results.systems if s.model == model), key=lambda s: results.measurements[s.name].rate
+        )
+        baseline, chosen = results.baseline(model), recommended(results, model) or ranked[0]
+        if baseline is None or chosen is baseline:
             continue
-        out.append(_headline(results, last, baseline))
-        rest = [s for s in of_model if s not in (last, baseline)]
-        if rest:
-            second = min(rest, key=lambda s: results.measurements[s.name].rate)
-            out.append(_headline(results, last, second))
+        rest = [s for s in ranked if s not in (chosen, baseline)]
+        second = next((s for s in rest if s.method == "SF"), rest[0] if rest else None)
+        best = ranked[0] if results.measurements[ranked[0].name].rate < results.measurements[chosen.name].rate else None
+        out += [_headline(results, chosen, against, best) for against in (baseline, second) if against is not None]
     return out
 
 
-def _headline(results: Results, system: System, against: System) -> dict[str, Any]:
+def _headline(results: Results, system: System, against: System, best: System | None) -> dict[str, Any]:
     now, before = (results.measurements[s.name].rate for s in (system, against))
     pair = results.comparison(system.name, against.name) or results.comparison(against.name, system.name)
     sure = "" if pair is None else f"paired bootstrap p {_equals(pair.p_bootstrap)}"
@@ -88,6 +91,7 @@ def _headline(results: Results, system: System, against: System) -> dict[str, An
         "from": f"{before:.2f}",
         "to": f"{now:.2f}",
         "sure": sure,
+        "best": "" if best is None else f"best here: {best.method}, {results.measurements[best.name].rate:.2f}",
     }
 
 
@@ -213,7 +217,7 @@ def _utterances(results: Results, transcripts: int, audio: int) -> list[dict[str
                 "speaker": reference.speaker,
                 "seconds": reference.seconds,
                 "reference": texts[0].reference,
-                "edits": [[_edit(e) for e in align(t.reference, t.hypothesis)] for t in texts],
+                "edits": [as_edits(t.reference, t.hypothesis) for t in texts],
                 "audio": None,
             }
         )
@@ -246,10 +250,6 @@ def _attach_audio(results: Results, rows: Iterable[dict[str, Any]], most: int) -
             most -= 1
         except (IlmeError, OSError, RuntimeError) as error:  # libsndfile's are RuntimeErrors
             row["noAudio"] = str(error)
-
-
-def _edit(edit: Edit) -> str | list[str]:
-    return edit.reference if edit.kind == "equal" else [KINDS[edit.kind], edit.reference, edit.hypothesis]
 
 
 def _stories(results: Results) -> list[dict[str, Any]]:

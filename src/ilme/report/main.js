@@ -9,7 +9,8 @@ function headlines(set) {
     html("p", { class: "of" }, h.of),
     html("p", { class: "figure-big" }, `${h.relative > 0 ? "+" : "−"}${Math.abs(h.relative).toFixed(1)} %`),
     html("p", { class: "from-to" }, `${h.from} → ${h.to} WER`),
-    html("p", { class: "sure" }, h.sure))));
+    html("p", { class: "sure" }, h.sure),
+    ...(h.best ? [html("p", { class: "best-here" }, h.best)] : []))));
 }
 
 function fillTable(place, table) {
@@ -114,6 +115,7 @@ byId("theme").addEventListener("click", () => {
 byId("set").replaceChildren(...data.sets.map((set, k) => html("option", { value: k }, set.name)));
 byId("set-switch").hidden = data.sets.length < 2;
 byId("set").onchange = () => showSet(+byId("set").value);
+opening();
 curves();
 showSet(0);
 document.documentElement.dataset.ready = "yes";

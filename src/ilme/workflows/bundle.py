@@ -25,7 +25,7 @@ from ilme.runtime.files import file_hash, replace_folder, write_text
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 
-__all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "read_bundle"]
+__all__ = ["FOLDER", "Bundle", "BundledSystem", "Unpacked", "read_bundle", "unpack_archive"]
 
 FORMAT, VERSION = "ilme-bundle", 1
 NETWORKS = ("rnnt", "aed", "lm", "source_lm")
@@ -74,19 +74,11 @@ class Bundle:
             if name in self.files:
                 self._check(self.folder / name)
         for name in SETS:
-            packed, plain = self.folder / f"{name}.tar.xz", to / "audio" / name
-            if not _made_from(plain, self.files[packed.name]):
-                self._check(packed)
-                with tarfile.open(packed) as archive, replace_folder(plain) as fresh:
-                    archive.extractall(fresh, filter="data")
-                _note(plain, self.files[packed.name])
+            unpack_archive(self.folder / f"{name}.tar.xz", to / "audio" / name, self.files[f"{name}.tar.xz"])
         return Unpacked(self, to)
 
     def _check(self, file: Path) -> None:
-        if not file.is_file():
-            raise CheckpointError(f"the bundle lacks {file.name}; install the package again, or build it: make bundle")
-        if file_hash(file) != self.files[file.name]:
-            raise CheckpointError(f"{file} is damaged: its hash is not the bundle's; install the package again")
+        _check_file(file, self.files[file.name])
 
 
 @dataclass(frozen=True)
@@ -146,6 +138,23 @@ def read_bundle(folder: Path = FOLDER) -> Bundle:
 def _system(row: dict[str, Any]) -> BundledSystem:
     weights = FusionWeights(row["lambda_t"], row["mu"], row["length_reward"], row.get("background", 0.0))
     return BundledSystem(row["model"], row["method"], weights, row["dev_wer"], row["test_wer"])
+
+
+def unpack_archive(packed: Path, plain: Path, digest: str) -> Path:
+    """The content of an archive with this SHA-256 as a folder; one that was made from it already is kept."""
+    if not _made_from(plain, digest):
+        _check_file(packed, digest)
+        with tarfile.open(packed) as archive, replace_folder(plain) as fresh:
+            archive.extractall(fresh, filter="data")
+        _note(plain, digest)
+    return plain
+
+
+def _check_file(file: Path, digest: str) -> None:
+    if not file.is_file():
+        raise CheckpointError(f"the bundle lacks {file.name}; install the package again, or build it: make bundle")
+    if file_hash(file) != digest:
+        raise CheckpointError(f"{file} is damaged: its hash is not the bundle's; install the package again")
 
 
 def _made_from(plain: Path, digest: str) -> bool:

@@ -1,4 +1,4 @@
-"""The demonstration: the bundled models decode the bundled recordings, and the paper's table comes out.
+"""The demonstration's second act: bundled models decode bundled synthetic speech, and the paper's table comes out.
 
 Nothing is stored that is not measured again here, but the weights (found on dev when the bundle was made) and the dev
 WERs; `retune` finds and measures those again too.
@@ -15,7 +15,7 @@ from typing import cast
 
 import torch
 
-from ilme.data.utterances import Utterance, references_of
+from ilme.data.utterances import Utterance, in_memory, references_of
 from ilme.errors import BadInputError
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, main_table
@@ -37,10 +37,10 @@ __all__ = [
     "Example",
     "SystemRun",
     "examples",
-    "in_memory",
     "model_tables",
     "run_demo",
-    "transcribe_file",
+    "use_threads",
+    "write_demo_report",
 ]
 
 METHODS = ("BS", "SF", "DR", "ILME")  # the paper's
@@ -62,8 +62,8 @@ class DemoOptions:
     """What to decode.
 
     Attributes:
-        model: `rnnt`, `aed` or `all`.
-        method: BS, SF, DR, ILME, or `all` of these; or ILME-learned.
+        model: `whisper`, `rnnt`, `aed` or `all`.
+        method: BS, SF, DR, ILME, or `all` of these; or ILME-learned. Whisper has no DR and no ILME-learned.
         beam: Beam of the search; 0 takes the bundle's.
         utterances: Test utterances; 0 takes all.
         retune: Find the weights again on the bundled dev set, instead of using those stored.
@@ -82,7 +82,7 @@ class DemoOptions:
     details: int = 2
 
     def __post_init__(self) -> None:
-        for name, known in (("model", MODELS), ("method", METHODS + FURTHER)):
+        for name, known in (("model", ("whisper", *MODELS)), ("method", METHODS + FURTHER)):
             if getattr(self, name) not in (*known, "all"):
                 raise BadInputError(f"{name} must be {', '.join(known)} or all, got {getattr(self, name)!r}")
         if min(self.beam, self.utterances, self.threads, self.processes) < 0:
@@ -114,7 +114,7 @@ def run_demo(
     bundle: Bundle | None = None,
     progress: Callable[[str], Progress | None] = lambda name: None,
 ) -> Results:
-    """Decodes the bundled test set with every system wanted; writes OUT/results.json and OUT/report.html.
+    """Decodes the bundled test set with every system wanted; writes OUT/results.json.
 
     Args:
         out: Folder for results, and for the bundle unpacked.
@@ -141,26 +141,7 @@ def run_demo(
         {"bundle": bundle.study, "beam": options.beam or bundle.beam, "retuned": options.retune},
     )
     results.save(out / "results.json")
-    _report(results, out / "report.html")
     return results
-
-
-def transcribe_file(
-    file: Path, out: Path, options: DemoOptions | None = None, bundle: Bundle | None = None
-) -> list[tuple[str, str]]:
-    """What each system wanted makes of a recording: (system, text). The models know synthetic voices only."""
-    options, bundle = options or DemoOptions(), bundle or read_bundle()
-    _use_threads(options.threads)
-    unpacked = bundle.unpack(out)
-    utterance = Utterance(file.stem, "", file)
-    texts = []
-    for entry in bundle.systems:
-        if options.wants(entry):
-            recogniser = _recogniser(unpacked, entry)
-            encoded = recogniser.encode([utterance.samples(recogniser.rate)])
-            lists = recogniser.search(encoded, entry.weights, options.beam or bundle.beam)
-            texts.append((f"{entry.model} {entry.method}", lists[0][0].text if lists[0] else ""))
-    return texts
 
 
 def examples(results: Results, most: int = 3) -> list[Example]:
@@ -187,7 +168,8 @@ def model_tables(results: Results) -> list[Table]:
         whole = main_table(own)
         kept = [whole.columns.index(name) for name in COLUMNS]
         rows = tuple(tuple(row[i] for i in kept) for row in whole.rows)
-        title = f"{TITLES[model]}: word error rate (%), parameters in millions, change against BS in per cent"
+        about = "word error rate (%), parameters in millions, change against BS in per cent"
+        title = f"{TITLES.get(model, model)} on {results.name}: {about}"
         found.append(replace(whole, title=title, columns=tuple(COLUMNS.values()), rows=rows))
     return found
 
@@ -208,12 +190,12 @@ class SystemRuns:
     _decoders: dict[str, SearchDecoder] = field(default_factory=dict)
 
     def __call__(self, entry: BundledSystem, progress: Progress | None) -> System:
-        _use_threads(self.options.threads)
+        use_threads(self.options.threads)
         return SystemRun(self.unpacked, entry, self.options, progress).run(self._test, self._decoders)
 
     @cached_property
     def _test(self) -> list[Utterance]:
-        return in_memory(self.listed)
+        return in_memory(self.listed, RATE)
 
 
 @dataclass
@@ -246,7 +228,7 @@ class SystemRun:
         return evaluate_decoder(plan, recogniser, decoder, test)
 
     def _retune(self, recogniser: Recogniser, beam: int) -> tuple[FusionWeights, float]:
-        dev = in_memory(self.unpacked.utterances("dev"))
+        dev = in_memory(self.unpacked.utterances("dev"), RATE)
         length = (0.0, 1.5) if recogniser.frame_synchronous else (0.0, 0.0)
         options = TuningOptions(
             method=cast(Method, self.entry.method),
@@ -263,17 +245,13 @@ def _recogniser(unpacked: Unpacked, entry: BundledSystem) -> Recogniser:
     return load_recogniser(unpacked.parts(entry.model, entry.method), unpacked.search(entry.model))
 
 
-def in_memory(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """The same utterances with their audio read."""
-    return [replace(u, audio=u.samples(RATE), start=0.0, rate=RATE) for u in utterances]
-
-
-def _use_threads(threads: int) -> None:
+def use_threads(threads: int) -> None:
     torch.set_num_threads(threads or os.cpu_count() or 1)
 
 
-def _report(results: Results, file: Path) -> None:
+def write_demo_report(file: Path, sets: Sequence[Results]) -> None:
+    """One page of every act that was run, recordings inside."""
     from ilme.report.build import ReportOptions, build_report
 
     title = "Internal language model estimation: a demonstration"
-    write_text(file, build_report([results], (), ReportOptions(title=title)))
+    write_text(file, build_report(sets, (), ReportOptions(title=title)))
