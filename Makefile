@@ -1,5 +1,5 @@
 # make setup   the environment .venv with everything the tests need
-# make demo    set up, then the paper's tables from the embedded models and recordings, in about two minutes
+# make demo    set up, then Whisper on real recordings and the paper's tables from embedded models, in about three minutes
 # make quick   the fast tests of models, searches, LMs, recogniser and workflows, in under 90 seconds on two cores
 # make test    set up, then lint, types and every test but the long attacks
 # make attacks every attack on audio, text, manifests, models and commands
@@ -7,6 +7,7 @@
 # make fuzz    the property-based tests on newly drawn cases, ROUNDS times
 # make mutants small faults put into the core, FAULTS of them, one at a time: which do the tests notice?
 # make bundle  the embedded models and recordings, from a study's outputs (PLAN=configs/study/small.yaml)
+# make bundle-speech  the embedded recordings of real speech with their LMs and weights, from CORPORA
 # make docs    the site from docs/, into build/docs, links checked
 # make help    this list
 PYTHON ?= python3
@@ -21,8 +22,9 @@ QUICK := $(addprefix tests/,adapters evaluation ilm lm losses models recogniser 
 FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
+CORPORA ?= ../shared/data
 
-.PHONY: help setup demo quick test attacks cuda fuzz mutants lint types format bundle docs clean
+.PHONY: help setup demo quick test attacks cuda fuzz mutants lint types format bundle bundle-speech docs clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -75,6 +77,11 @@ format: setup
 bundle: setup
 	$(BIN)/ilme study $(PLAN) --out $(STUDY) --only sets
 	$(BIN)/ilme study bundle $(STUDY)
+
+bundle-speech: setup
+	for stage in sets text weights pack; do \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m experiments.speech_bundle $$stage --corpora $(CORPORA) || exit 1; \
+	done
 
 docs: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -15,6 +15,7 @@ from ilme import bundle
 from ilme.models.packed import PackingError
 from ilme.runtime import cpu
 from ilme.runtime.formats import Format
+from ilme.runtime.network import PATIENCE
 from ilme.workflows import doctor
 
 
@@ -110,7 +111,7 @@ def test_the_hub_is_asked_unless_it_is_switched_off(monkeypatch: pytest.MonkeyPa
     answer: list[Exception] = []
 
     def asked(request: urllib.request.Request, timeout: float) -> None:
-        assert request.full_url == "http://hub.example" and timeout == doctor.PATIENCE
+        assert request.full_url == "http://hub.example" and timeout == PATIENCE
         raise answer[0]
 
     monkeypatch.setattr(urllib.request, "urlopen", asked)

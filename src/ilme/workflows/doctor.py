@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.metadata
 import os
 import platform
 import re
 import shutil
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +19,7 @@ from ilme import __version__, bundle
 from ilme.models.packed import PackingError, packed_product
 from ilme.runtime import cpu
 from ilme.runtime.formats import Format
+from ilme.runtime.network import silent_because
 
 __all__ = ["Finding", "Verdict", "examine"]
 
@@ -30,7 +28,6 @@ GIB = 1 << 30
 LEAST_SPACE = 2 * GIB  # a domain of a large text, with what is written beside it before it takes its place
 LEAST_MEMORY = 2 * GIB
 HUB = "https://huggingface.co"
-PATIENCE = 3.0  # seconds that the hub has for an answer
 OURS = ("dev", "docs")  # extras of those who work on the package itself
 # Where the flags of /proc/cpuinfo matter to the products of a network.
 FEATURES = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "avx512_bf16": "bf16", "amx_tile": "AMX"}
@@ -271,12 +268,6 @@ def _hub(environment: Mapping[str, str] = os.environ) -> Finding:
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
         return Finding("hub", "HF_HUB_OFFLINE is set: only the cache is read", "note", f"unset it, or {folder}")
     where = environment.get("HF_ENDPOINT") or HUB
-    try:
-        with urllib.request.urlopen(urllib.request.Request(where, method="HEAD"), timeout=PATIENCE):
-            pass
-    except urllib.error.HTTPError:
-        pass  # it answers
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", error)
+    if why := silent_because(where):
         return Finding("hub", f"{where} does not answer ({why})", "note", f"for models outside the cache {folder}")
     return Finding("hub", f"{where} answers")

