@@ -4,9 +4,10 @@ python -m experiments.speech_bundle sets --judge openai/whisper-base.en --corpor
 python -m experiments.speech_bundle text --model openai/whisper-tiny.en --corpora CORPORA --work out/speech
 python -m experiments.speech_bundle weights --model openai/whisper-tiny.en --work out/speech
 python -m experiments.speech_bundle pack --work out/speech
+python -m experiments.speech_bundle publish --demo out/demo --json docs/results/data/demo-speech.json
 
 CORPORA holds `harper-valley-bank` and `librispeech-dev-clean`, each with its manifest.jsonl, and text/novels.tar.xz.
-`make bundle-speech` runs all four.
+`make bundle-speech` runs the first four; `publish` gathers what a run of `ilme demo` measured.
 
 `sets` draws what is shown from the test speakers and calls, and what tunes from others, with a fixed seed. Shown is
 only what is cut right: see `RULE`. The judge of that is a larger model without any LM, none of the systems that are
@@ -31,11 +32,13 @@ from typing import Any
 
 import torch
 from benchmarks.phrases import CASTS
+from benchmarks.timing import publish
 
 from experiments.whisper_bank import well_timed
 from ilme.data.audio import load_audio
 from ilme.data.utterances import Utterance, read_utterances
 from ilme.evaluation.metrics import align, normaliser
+from ilme.evaluation.results import Results
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.lm.case_folding import FoldedScorer, Folds
 from ilme.lm.ngram import load_ngram
@@ -135,20 +138,25 @@ CORPORA = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("sets", "text", "weights", "pack"))
+    parser.add_argument("stage", choices=("sets", "text", "weights", "pack", "publish"))
     parser.add_argument("--model", default="openai/whisper-tiny.en")
     parser.add_argument("--judge", default="openai/whisper-base.en")
     parser.add_argument("--corpora", type=Path, help="the folder with both corpora and text/novels.tar.xz")
     parser.add_argument("--work", type=Path, default=Path("out/speech-bundle"))
+    parser.add_argument("--demo", type=Path, default=Path("out/demo"), help="what `ilme demo` wrote")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--domain", choices=[c.name for c in CORPORA], help="this one alone")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    stages = {"sets": write_sets, "text": write_text_lm, "weights": find_weights}
     for corpus in CORPORA:
-        if args.domain in (None, corpus.name) and args.stage != "pack":
+        if args.domain in (None, corpus.name) and args.stage in stages:
             (args.work / corpus.name).mkdir(parents=True, exist_ok=True)
-            {"sets": write_sets, "text": write_text_lm, "weights": find_weights}[args.stage](corpus, args)
+            stages[args.stage](corpus, args)
     if args.stage == "pack":
         pack(args.work, SPEECH)
+    elif args.stage == "publish":
+        publish(gathered(args.demo), args.json, seed=SEED)
 
 
 # --- which recordings -------------------------------------------------------------------------------------------------
@@ -347,6 +355,26 @@ def write_archive(place: Path, archive: Path) -> None:
             small = Path(temporary) / row["audio_filepath"]
             write_opus(small, load_audio(sources[small.stem], RATE), OPUS)
             add_file(tar, f"audio/{small.name}", small.read_bytes())
+
+
+def gathered(demo: Path) -> dict[str, Any]:
+    """Rows and comparisons of both domains, and how they were made."""
+    described = json.loads((SPEECH / "speech.json").read_text(encoding="utf-8"))
+    domains = {}
+    for domain in described["domains"]:
+        found = Results.load(demo / f"{domain['name']}.json")
+        whole = found.to_json()
+        pairs = [{k: p[k] for k in ("a", "b", "relative", "p_bootstrap")} for p in whole["comparisons"]]
+        words = next(iter(found.measurements.values())).total.words
+        facts = {
+            "title": domain["title"],
+            "words": words,
+            "seconds of audio": whole["audio_seconds"],
+            **domain["about"],
+        }
+        domains[domain["name"]] = {**facts, "results": whole["results"], "comparisons": pairs}
+    sizes = {p.name: p.stat().st_size for p in sorted(SPEECH.iterdir())}
+    return {"rule": described["rule"], "bytes": sizes, "domains": domains}
 
 
 def card(file: Path) -> bytes:

@@ -127,6 +127,6 @@ def _own(text: list[str], wav: Path | None, seconds: float, whisper: str, out: P
         record(seconds, wav)
         began += time.perf_counter() - waited
     for heard in hear(found, wav, domain, out):
-        print(f"{heard.by + ':':<24} {heard.text}")
+        print(f"{heard.by + ':':<24} {heard.text or '(nothing: the recording is silent, or nearly)'}")
     kept = f"; {domain} is for `ilme transcribe --domain`" if domain else ""
     print(f"{wav}: {time.perf_counter() - began:.0f} s{kept}")

@@ -83,7 +83,11 @@ function logTicks(low, high) {
 }
 
 const short = (v) => (Math.abs(v) >= 10000 ? `${+(v / 1000).toPrecision(3)}k` : `${+v.toPrecision(4)}`);
-const colourOf = (method) => `var(--${["bs", "sf", "dr", "lodr", "ilme"].includes(method.toLowerCase()) ? method.toLowerCase() : "other"})`;
+const COLOURED = ["bs", "sf", "dr", "lodr", "ilme"];
+const colourOf = (method) => {
+  const name = method.toLowerCase();
+  return `var(--${COLOURED.includes(name) ? name : name.endsWith("+ phrases") ? "phrases" : "other"})`;
+};
 
 // WER of each system as a bar with its interval, grouped by model.
 function barChart(systems) {
