@@ -48,6 +48,7 @@ from ilme.recogniser.decoder import DecodingOptions, SearchDecoder
 from ilme.recogniser.domain import Domain
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.options import default_options
+from ilme.recogniser.packing import pack_networks
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import atomic_path, file_hash, write_json, write_text
 from ilme.study.archive import add_file
@@ -263,23 +264,24 @@ def rounded(scores: Any) -> Any:
 
 def find_weights(corpus: Corpus, args: argparse.Namespace) -> None:
     """The domain folder of ILME, as `ilme adapt` makes it, and the tuning of Shallow Fusion."""
-    place = args.work / corpus.name
-    model = load_model(args.model).pack()
-    found = adapt(
-        args.model,
-        [],
-        place / "domain",
-        dev=place / "dev.jsonl",
-        limit=0,
-        lm=str(place / "lm.safetensors"),
-        phrases=place / "phrases.txt",
-        options=corpus.options,
-        host=model,
-        say=print,
-    )
-    aside = found.domain.report.get("set aside", {})
-    dev = [u for u in read_utterances(place / "dev.jsonl") if u.id not in aside]
+    place, model = args.work / corpus.name, load_model(args.model)
+    if not (place / "domain").exists():  # else it is the tuning that is left to do
+        adapt(
+            args.model,
+            [],
+            place / "domain",
+            dev=place / "dev.jsonl",
+            limit=0,
+            lm=str(place / "lm.safetensors"),
+            phrases=place / "phrases.txt",
+            options=corpus.options,
+            host=model,
+            say=print,
+        )
+    aside = Domain.read(place / "domain").report.get("set aside", {})
     lm: Any = load_ngram(place / "lm.safetensors")
+    pack_networks(model, (lm,), "float32")
+    dev = [u for u in read_utterances(place / "dev.jsonl") if u.id not in aside]
     lm = FoldedScorer(lm, Folds(model.tokens, model.device)) if corpus.options.style == "fold" else lm
     recogniser = Recogniser(model, lm=lm, options=default_options(model, BEAM))
     decoder = CachedDecoder(SearchDecoder(recogniser, dev, options=DecodingOptions(cache="cpu")))
@@ -378,8 +380,9 @@ def gathered(demo: Path) -> dict[str, Any]:
 
 
 def card(file: Path) -> bytes:
-    """The domain's card, with the model by its name on the hub."""
+    """The domain's card, with the model by its name on the hub, and without the names of files."""
     data = json.loads(file.read_text(encoding="utf-8")) | {"model": "openai/whisper-tiny.en"}
+    data["report"] = {k: v for k, v in data["report"].items() if k != "set aside"}
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -104,4 +104,9 @@ def test_recordings_that_gained_most_are_heard_before_and_after(audio: Path) -> 
 def test_nothing_is_heard_where_nothing_was_gained_or_recorded(audio: Path, tmp_path: Path) -> None:
     assert gather_opening([results("set", audio, BS=3, ILME=10)])["recordings"] == []
     assert gather_opening([results("set", tmp_path / "none", BS=10, ILME=3)])["recordings"] == []
-    assert gather_opening([results("set", audio, BS=10, SF=3)]) == {"claims": [], "recordings": [], "note": ""}
+    assert gather_opening([results("set", audio, BS=10, SF=3)]) == {
+        "claims": [],
+        "recordings": [],
+        "note": "",
+        "chosen": "",
+    }

@@ -16,7 +16,7 @@ from ilme.errors import BadInputError
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table
 from ilme.report.gather import gather_curves, gather_set
-from ilme.report.opening import gather_opening
+from ilme.report.opening import CHOSEN, gather_opening
 from ilme.runtime.files import write_atomically
 
 __all__ = ["ReportOptions", "build_report", "write_report"]
@@ -114,5 +114,5 @@ def _plain_table(results: Results) -> str:
 
 
 def _footer(sets: Sequence[Results]) -> str:
-    told = {f"{key}: {value}" for s in sets for key, value in s.provenance.items() if value}
+    told = {f"{key}: {value}" for s in sets for key, value in s.provenance.items() if value and key != CHOSEN}
     return " · ".join([f"Written by ilme {__version__}", *sorted(told)])

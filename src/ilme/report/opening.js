@@ -13,7 +13,9 @@ function recording(r) {
 }
 
 function opening() {
-  const { claims, recordings, note } = data.opening;
+  const { claims, recordings, note, chosen } = data.opening;
+  document.getElementById("chosen").hidden = !chosen;
+  document.querySelector("#chosen p").textContent = chosen;
   document.getElementById("opening").hidden = claims.length === 0;
   document.getElementById("claims").replaceChildren(...claims.map((claim) => html("p", { class: "claim" }, claim)));
   document.getElementById("heard").replaceChildren(...recordings.map(recording));

@@ -13,11 +13,12 @@ from ilme.evaluation.metrics import Edit, align
 from ilme.evaluation.results import Results, System
 from ilme.report.audio import data_uri
 
-__all__ = ["Gain", "as_edits", "gains", "gather_opening", "recommended"]
+__all__ = ["CHOSEN", "Gain", "as_edits", "gains", "gather_opening", "recommended"]
 
 RECOMMENDED = ("ILME + phrases", "ILME")  # the first of these that there is
 FULL = {"DR": "Density Ratio"}
 BETTER = {"BS": " It is best left alone here.", "SF": " Shallow Fusion is best here."}
+CHOSEN = "recordings"  # what says in the provenance how the recordings were chosen
 FROM_ONE_SET = 2  # recordings, where there are several test sets
 KINDS = {"substitute": "s", "delete": "d", "insert": "i"}
 
@@ -91,7 +92,9 @@ def gather_opening(sets: Sequence[Results], recordings: int = 3) -> dict[str, An
         most = min(recordings - len(heard), FROM_ONE_SET if len(shown) > 1 else recordings)
         heard += list(_recordings(gain, most))
     note = f"Those of {count} that gained most. {fewer} have fewer errors than before, {more} have more."
-    return {"claims": [gain.sentence for gain in shown], "recordings": heard, "note": note if heard else ""}
+    chosen = next((str(gain.results.provenance[CHOSEN]) for gain in shown if CHOSEN in gain.results.provenance), "")
+    claims = [gain.sentence for gain in shown]
+    return {"claims": claims, "recordings": heard, "note": note if heard else "", "chosen": chosen}
 
 
 def _recordings(gain: Gain, most: int) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from ilme.recogniser.domain import load_domain
 from ilme.recogniser.options import with_beam
 from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.shared_models import SharedModels
+from ilme.report.opening import CHOSEN
 from ilme.runtime.processes import in_processes
 from ilme.workflows.demo import DemoOptions, use_threads
 from ilme.workflows.evaluate import Plan, evaluate_decoder
@@ -71,7 +72,7 @@ def run_speech(
     for domain in bundle.domains:
         listed = utterances_of(folders[domain.name])[: options.utterances or None]
         systems = tuple(found[SpeechSystem(domain.name, m)] for m in methods)
-        about = {"beam": options.beam or bundle.beam, "recordings": bundle.rule}
+        about = {"beam": options.beam or bundle.beam, CHOSEN: bundle.rule}
         part = Results(domain.title, choose_normaliser("auto"), references_of(listed), systems, about)
         part.save(out / f"{domain.name}.json")
         parts.append(part)
