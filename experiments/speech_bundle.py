@@ -284,7 +284,8 @@ def find_weights(corpus: Corpus, args: argparse.Namespace) -> None:
     dev = [u for u in read_utterances(place / "dev.jsonl") if u.id not in aside]
     lm = FoldedScorer(lm, Folds(model.tokens, model.device)) if corpus.options.style == "fold" else lm
     recogniser = Recogniser(model, lm=lm, options=default_options(model, BEAM))
-    decoder = CachedDecoder(SearchDecoder(recogniser, dev, options=DecodingOptions(cache="cpu")))
+    kept = place / "sf-decodes"  # a run that was stopped goes on where it was
+    decoder = CachedDecoder(SearchDecoder(recogniser, dev, folder=kept, options=DecodingOptions(cache="cpu")))
     decodes = corpus.options.max_decodes + 1
     options = TuningOptions("SF", beam=BEAM, max_decodes=decodes, normaliser=NORMALISER, replicates=0)
     tuning = tune_decoder(decoder, recogniser, dev, options, lambda step: print(step.weights.lm, step.counts.rate))
