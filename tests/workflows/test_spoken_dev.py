@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from ilme.data.exclude import Exclusion
 from ilme.errors import BadInputError, MissingExtraError
 from ilme.workflows import adapt as module
 from ilme.workflows import spoken_dev
 from ilme.workflows.adapt import AdaptOptions, adapt
-from ilme.workflows.card import card_text
+from ilme.workflows.card import _spoken, card_text
 from ilme.workflows.domain_lm import DomainText
 from ilme.workflows.spoken_dev import check_voices, hold_out_spoken, speak_lines
 
@@ -74,7 +76,7 @@ def test_a_text_with_nothing_to_spare_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("installed", "share"), [(("espeakng_loader",), 0.0), (("hibari",), 1.0), (("espeakng_loader", "hibari"), 0.5)]
+    ("installed", "share"), [(("espeakng_loader",), 0.0), (("hibari",), 1.0), (("espeakng_loader", "hibari"), 1.0)]
 )
 def test_the_neural_voice_speaks_where_it_is_installed(monkeypatch, installed, share):
     monkeypatch.setattr(spoken_dev.importlib.util, "find_spec", lambda name: name if name in installed else None)
@@ -83,7 +85,7 @@ def test_the_neural_voice_speaks_where_it_is_installed(monkeypatch, installed, s
 
 def test_without_voices_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(spoken_dev.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"espeakng-loader is not installed; .*'ilme\[synth\]'"):
+    with pytest.raises(MissingExtraError, match=r"hibari-tts is not installed; .*'ilme\[natural\]'"):
         check_voices()
     with pytest.raises(MissingExtraError):  # before the model is loaded or the text is read
         adapt("no model", ["no-text.txt"], tmp_path / "out", dev="speak")
@@ -139,6 +141,11 @@ def run(monkeypatch, tmp_path):
     return adapted
 
 
+def same_lm(one, other):
+    ours, theirs = load_file(one), load_file(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(x, theirs[name]) for name, x in ours.items())
+
+
 def test_adaptation_tunes_on_lines_that_the_lm_has_not_read(run, tmp_path, monkeypatch):
     read, tuned = [], []
     choose, on_dev = module.choose_lm, module.choose_on_dev
@@ -151,16 +158,22 @@ def test_adaptation_tunes_on_lines_that_the_lm_has_not_read(run, tmp_path, monke
     assert len(spoken) == 4 and spoken <= set(WORDS.splitlines()) and not spoken & set(read[0])
     assert len(read[0]) == len(WORDS.splitlines()) - 4
     everything = run(out="all", dev=())
-    lms = [(tmp_path / out / "lm.safetensors").read_bytes() for out in ("out", "all")]
-    assert lms[0] == lms[1], "the LM of the folder has read all lines"
+    assert same_lm(tmp_path / "out" / "lm.safetensors", tmp_path / "all" / "lm.safetensors"), "it has read all lines"
     lm.save(tmp_path / "meanwhile.safetensors")
-    assert (tmp_path / "meanwhile.safetensors").read_bytes() != lms[0], "and that of the tuning has not"
+    assert not same_lm(tmp_path / "out" / "lm.safetensors", tmp_path / "meanwhile.safetensors"), (
+        "that of the tuning not"
+    )
     assert everything.before is None and adapted.before is not None
     about = adapted.domain.report["spoken dev"]
-    assert (about["lines"], about["neural voice"], about["kept out"]) == (4, 0, 4)
-    assert any("4 lines of the text are spoken" in line for line in said)
+    assert (about["lines"], about["voice"], about["kept out"]) == (4, "espeak-ng", 4)
+    assert any("4 lines of the text, " in line for line in said)
     card = card_text(adapted, "out")
-    assert "**Dev is synthetic: 4 lines of the text" in card and "| synthetic dev (4 utterances) |" in card
+    assert (
+        "**Dev is synthetic: 4 lines of the text, spoken by espeak-ng" in card
+        and "more of the LM than" in card
+        and "| synthetic dev (4 utterances) |" in card
+    )
+    assert "more of the LM than" not in _spoken(about | {"voice": "a neural voice"})
     assert "Dev is synthetic" not in card_text(everything, "all")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all", "meanwhile.safetensors", "out", "text.txt"]
 

@@ -126,7 +126,7 @@ def adapt(
             scorer, report["text"], report["lm"] = chosen.scorer, whole.about, chosen.about
             if speaks:
                 utterances = speak_lines(lines, work_folder(out), natural, options.seed)
-                report["spoken dev"] = _told_of_voices(utterances, len(whole.lines) - len(read.lines), say)
+                report["spoken dev"] = _told_of_voices(utterances, natural, len(whole.lines) - len(read.lines), say)
             _pack(host, scorer, format)
         kept = _kept_options(model_options or {}, folder)
         name = keep_lm(named, folder) if named else chosen.name
@@ -199,12 +199,11 @@ def _check_speaking(named: str, model_options: Mapping[str, Any]) -> float:
     return check_voices(str(model_options.get("language", "")))
 
 
-def _told_of_voices(utterances: Sequence[Utterance], out: int, say: Say) -> dict[str, Any]:
+def _told_of_voices(utterances: Sequence[Utterance], natural: float, out: int, say: Say) -> dict[str, Any]:
     """What was spoken for dev, for the card."""
-    natural = sum(u.speaker.startswith("natural") for u in utterances)
-    seconds = sum(u.seconds for u in utterances)
-    say(f"dev: {len(utterances)} lines of the text are spoken, {seconds:.0f} s; {out} are kept out of the LM meanwhile")
-    return {"lines": len(utterances), "neural voice": natural, "seconds": round(seconds, 1), "kept out": out}
+    voice, seconds = "a neural voice" if natural else "espeak-ng", sum(u.seconds for u in utterances)
+    say(f"dev: {len(utterances)} lines of the text, {seconds:.0f} s, are spoken by {voice}; the LM does not read {out}")
+    return {"lines": len(utterances), "voice": voice, "seconds": round(seconds, 1), "kept out": out}
 
 
 def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance]:

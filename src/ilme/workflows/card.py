@@ -71,10 +71,10 @@ def _decoding(taken: dict[str, Any]) -> str:
 
 def _spoken(about: dict[str, Any]) -> str:
     """That dev is no speech of people, and who spoke it."""
+    hard = " This voice is hard to hear, and asks for more of the LM than people's speech needs."
     return (
-        f"**Dev is synthetic: {about['lines']} lines of the text, {about['neural voice']} of them spoken by a neural "
-        "voice, the others by espeak-ng; clean, in rooms and by telephone. How many errors people's speech has is not "
-        "known.**"
+        f"**Dev is synthetic: {about['lines']} lines of the text, spoken by {about['voice']}, clean, in rooms and by "
+        f"telephone. How many errors people's speech has is not known.{hard if about['voice'] == 'espeak-ng' else ''}**"
     )
 
 

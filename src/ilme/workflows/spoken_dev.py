@@ -1,8 +1,10 @@
 """Dev speech for a domain that has none: lines of its text, spoken by synthetic voices.
 
-    lines are drawn from the text and kept out of the LM → each is spoken by espeak-ng, or by the neural voice where it
-      is installed → heard clean, in a room, or over the telephone, in turn → tuned on like any dev speech
+    lines are drawn from the text and kept out of the LM → spoken by the neural voice, or by espeak-ng where that is not
+      installed → heard clean, in a room, or over the telephone, in turn → tuned on like any dev speech
 
+espeak-ng is the second choice: recognisers hear it far worse than people, and weights that its errors ask for are too
+large (docs/results/weights-without-dev.md).
 The voices are cached in a folder whose name depends on the lines and on how they are spoken, so that a run that was
 killed goes on. The same text and seed give the same dev set.
 """
@@ -32,22 +34,21 @@ __all__ = ["SPEAK", "check_voices", "hold_out_spoken", "speak_lines"]
 SPEAK = "speak"  # in place of a manifest
 SHARE = 5  # at most one line in so many is spoken, so that enough are left to learn from
 WORDS = (4, 40)  # of a line that is spoken: "yes" tells nothing, and a paragraph takes minutes
-NATURAL = 0.5  # share of the neural voice, where both are installed
 RATE_HZ = 16_000
 
 
 def check_voices(language: str = "") -> float:
-    """The share of lines that the neural voice speaks, by what is installed.
+    """The share of lines that the neural voice speaks: all where it is installed, else none.
 
     Args:
         language: Of the model, if it was told one.
     """
     if language and language.lower() not in ("en", "english"):
         raise BadInputError(f"--dev speak reads English alone, not {language!r}: give transcribed speech, or none")
-    espeak, neural = (importlib.util.find_spec(name) is not None for name in ("espeakng_loader", "hibari"))
+    neural, espeak = (importlib.util.find_spec(name) is not None for name in ("hibari", "espeakng_loader"))
     if not espeak and not neural:
-        raise MissingExtraError("espeakng-loader", "synth")
-    return NATURAL if espeak and neural else float(neural)
+        raise MissingExtraError("hibari-tts", "natural")
+    return float(neural)
 
 
 def hold_out_spoken(text: DomainText, count: int, overlap: int, seed: int) -> tuple[list[str], DomainText]:
