@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib.util import find_spec
-from typing import ClassVar
 
 import pytest
 
@@ -14,12 +12,10 @@ from ilme.errors import BadInputError
 from ilme.evaluation.ledger import looks_at
 from ilme.evaluation.results import Results
 from ilme.evaluation.tuning_result import TuningResult
-from ilme.fusion import FusionWeights
-from ilme.recogniser.decoder import Processes, SearchDecoder
-from ilme.search.hypothesis import NBest
 from tests.checkpoints import TEXTS
 from tests.commands.conftest import Decoded, short
 from tests.models.test_packed import available
+from tests.ray_cluster import Cluster
 
 
 @pytest.mark.parametrize("model", ["rnnt", "aed"])
@@ -96,34 +92,17 @@ def test_weights_in_8_bits(decoded: Decoded, model: str) -> None:
     assert len(system.hypotheses) == 6
 
 
-class LocalRay:
-    """What `RayDecoder` does with its shares, without Ray: one decoder after the other in this process."""
-
-    started: ClassVar[list[tuple[int, str]]] = []
-
-    def __init__(self, make: Callable[[Processes], SearchDecoder], workers: int, address: str) -> None:
-        self.started.append((workers, address))
-        self.shares = [make(Processes(rank, workers)) for rank in range(workers)]
-
-    def decode(self, weights: FusionWeights, beam: int) -> dict[str, NBest]:
-        parts = [share.share(weights, beam) for share in self.shares]
-        return {i: next(p[i] for p in parts if i in p) for i in self.shares[0].ids}
-
-    def __enter__(self) -> LocalRay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shares = []
-
-
 def test_ray_gives_what_one_process_gives(decoded: Decoded, monkeypatch: pytest.MonkeyPatch) -> None:
     import ilme.recogniser.ray_decoder
 
     folder, arguments = decoded.folder, ["evaluate", str(decoded.folder / "rnnt"), str(decoded.test)]
     assert main([*arguments, str(folder / "alone"), "--beam", "3"]) == 0
-    monkeypatch.setattr(ilme.recogniser.ray_decoder, "RayDecoder", LocalRay)
+    cluster, asked = Cluster(), []
+    monkeypatch.setattr(
+        ilme.recogniser.ray_decoder, "connect", lambda address: asked.append(address) or (cluster, True)
+    )
     assert main([*arguments, str(folder / "ray"), "--beam", "3", "--ray", "10.0.0.1:6379", "--workers", "2"]) == 0
-    assert LocalRay.started == [(2, "10.0.0.1:6379")]
+    assert asked == ["10.0.0.1:6379"] and cluster.resources == [{"num_cpus": 1, "num_gpus": 0}] * 2
     one, many = (Results.load(folder / name / "results.json").systems[0] for name in ("alone", "ray"))
     assert many.hypotheses == one.hypotheses and many.oracle_wer == one.oracle_wer
 

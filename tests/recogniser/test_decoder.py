@@ -219,24 +219,6 @@ def _share_without_folder(rank: int) -> SearchDecoder:
     return decoder
 
 
-def test_ray_gives_what_one_process_gives(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed (pip install 'ilme[ray]')")
-    from ilme.recogniser.ray_decoder import RayDecoder
-
-    def make(processes: Processes) -> SearchDecoder:
-        return SearchDecoder(
-            make_recogniser(),
-            make_utterances(),
-            options=SMALL,
-            processes=processes,
-            folder=tmp_path / str(processes.rank),
-        )
-
-    with RayDecoder(make, 2) as decoder:
-        lists = decoder.decode(WEIGHTS, BEAM)
-    assert lists == make_share(Processes()).decode(WEIGHTS, BEAM)
-
-
 def test_the_tuner_runs_on_a_real_search(tmp_path: Path) -> None:
     recogniser, utterances = make_recogniser(), make_utterances()
     target = SearchDecoder(recogniser, utterances, options=SMALL).decode(WEIGHTS, BEAM)

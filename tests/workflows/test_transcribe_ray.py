@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,59 +12,9 @@ from ilme.workflows import transcribe_ray
 from ilme.workflows.options import TranscribeOptions
 from ilme.workflows.transcribe import Job, run_job
 from tests.checkpoints import write_checkpoints, write_wave
+from tests.ray_cluster import Cluster
 
 FILES = 5
-
-
-class WorkerDiedError(Exception):
-    """Stands for `ray.exceptions.RayActorError`."""
-
-
-class Handle:
-    """A worker, as Ray hands it out: its methods return tasks."""
-
-    def __init__(self, actor):
-        self.transcribe = SimpleNamespace(remote=lambda files: (self, actor, tuple(files)))
-
-
-class Cluster:
-    """What `transcribe_over_ray` asks of Ray; a worker dies over a file as often as `deadly` says."""
-
-    exceptions = SimpleNamespace(RayActorError=WorkerDiedError)
-
-    def __init__(self, deadly=None):
-        self.deadly = Counter(deadly or {})
-        self.alive: list[object] = []
-        self.made = 0
-        self.running = True
-
-    def remote(self, **resources):
-        assert resources == {"num_cpus": 1, "num_gpus": 0}
-        return lambda kind: SimpleNamespace(remote=lambda *given: self._worker(kind(*given)))
-
-    def _worker(self, actor):
-        handle = Handle(actor)
-        self.alive.append(handle)
-        self.made += 1
-        return handle
-
-    def wait(self, tasks, num_returns):
-        assert num_returns == 1
-        return tasks[-1:], tasks[:-1]
-
-    def get(self, task):
-        handle, actor, files = task
-        if found := [f for f in files if self.deadly[f.path.name]]:
-            self.deadly[found[0].path.name] -= 1
-            self.alive.remove(handle)
-            raise WorkerDiedError("killed")
-        return actor.transcribe(files)
-
-    def kill(self, handle):
-        self.alive.remove(handle)
-
-    def shutdown(self):
-        self.running = False
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +37,18 @@ def alone(job, files):
     return {o.file: (o.transcript, o.error) for o in run_job(job, files, TranscribeOptions())}
 
 
+def deadly(**times):
+    """A worker dies over a file of this name so many times."""
+    left = Counter({f"{name.removeprefix('n')}.wav": count for name, count in times.items()})
+
+    def dies(files):
+        found = [f.path.name for f in files if left[f.path.name]]
+        left.subtract(found[:1])
+        return bool(found)
+
+    return dies
+
+
 def over(cluster, job, files, monkeypatch, workers=2, progress=None):
     monkeypatch.setattr(transcribe_ray, "connect", lambda address: (cluster, True))
     monkeypatch.setattr(transcribe_ray, "CHUNK_FILES", 2)
@@ -101,19 +62,19 @@ def test_workers_give_what_one_process_gives(job, files, alone, monkeypatch):
     texts = {o.file: (o.transcript and o.transcript.text, o.error) for o in outcomes}
     assert texts == {file: (found and found.text, error) for file, (found, error) in alone.items()}
     assert sum(o.transcript is None for o in outcomes) == 1
-    assert cluster.made == 2 and not cluster.alive and not cluster.running
+    assert cluster.resources == [{"num_cpus": 1, "num_gpus": 0}] * 2 and not cluster.alive and not cluster.running
     assert seen == sorted(seen) and seen[-1] == pytest.approx(1.0)
 
 
 def test_the_files_of_a_worker_that_died_are_given_to_another(job, files, alone, monkeypatch):
-    cluster = Cluster(deadly={"0.wav": 2, "3.wav": 1})
+    cluster = Cluster(deadly(n0=2, n3=1))
     outcomes = over(cluster, job, files, monkeypatch)
     assert [(o.file, o.error) for o in outcomes] == [(file, alone[file][1]) for file in files]
-    assert cluster.made == 2 + 3 and not cluster.alive
+    assert len(cluster.resources) == 2 + 3 and not cluster.alive
 
 
 def test_files_over_which_every_worker_dies_fail_and_the_others_go_on(job, files, monkeypatch):
-    outcomes = {o.file.path.name: o for o in over(Cluster(deadly={"2.wav": 99}), job, files, monkeypatch)}
+    outcomes = {o.file.path.name: o for o in over(Cluster(deadly(n2=99)), job, files, monkeypatch)}
     lost = {name for name, outcome in outcomes.items() if "3 workers died over it" in outcome.error}
     assert "2.wav" in lost and len(lost) == 2, "those that were sent together"
     assert sum(o.transcript is not None for o in outcomes.values()) == FILES - len(lost)

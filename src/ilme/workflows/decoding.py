@@ -97,8 +97,9 @@ class DecoderPlan:
             return
         from ilme.recogniser.ray_decoder import RayDecoder
 
-        _ = self.named  # else the workers would find that out
-        with RayDecoder(self.make, ray.workers, ray.address) as decoder:
+        gpus = int(self.named.device != "cpu")  # Ray hides those that are not asked for
+        resources: dict[str, float] = {"num_cpus": 1, "num_gpus": gpus}
+        with RayDecoder(self.make, ray.workers, ray.address, resources) as decoder:
             yield decoder
 
 
