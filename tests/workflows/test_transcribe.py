@@ -155,6 +155,14 @@ def test_the_outcomes_come_in_the_order_of_the_files(models, audio):
 def test_a_job_needs_a_domain_or_a_model(models, audio):
     with pytest.raises(BadInputError, match="name a domain folder"):
         ilme.transcribe(audio)
+    with pytest.raises(BadInputError, match="language was chosen when the domain"):
+        ilme.transcribe(audio, domain=models / "domain", model_options={"language": "de"})
+    with pytest.raises(BadInputError, match="takes no timestamps"):
+        ilme.transcribe(audio, model=models / "rnnt", timestamps=True)
+    with pytest.raises(BadInputError, match="takes no language"):
+        ilme.transcribe(audio, model=models / "rnnt", model_options={"language": "de"})
+    with pytest.raises(BadInputError, match="int4"):
+        ilme.transcribe(audio, model=models / "rnnt", format="int4")
     with pytest.raises(BadInputError, match="no format is called 'pdf'"):
         ilme.transcribe(audio, model=models / "rnnt", out=audio / "x", formats=["pdf"])
     with pytest.raises(BadInputError, match="a batch needs seconds and size"):

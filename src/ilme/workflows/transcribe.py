@@ -25,6 +25,7 @@ from ilme.recogniser.recogniser import Recogniser
 from ilme.recogniser.transcripts import Segment, Transcript
 from ilme.recogniser.windows import Window, stream_windows
 from ilme.runtime.files import file_hash
+from ilme.runtime.formats import Format
 from ilme.runtime.memory import give_back_memory
 from ilme.workflows.options import TranscribeOptions
 from ilme.workflows.transcribe_output import Outcome, Output
@@ -63,7 +64,7 @@ class Job:
     domain: str = ""
     model: str = ""
     device: str = "cpu"
-    format: Any = "float32"
+    format: Format = "float32"
     timestamps: bool = False
     model_options: Mapping[str, Any] = field(default_factory=dict)
     phrases: str = ""
@@ -72,6 +73,8 @@ class Job:
     def __post_init__(self) -> None:
         if not self.domain and not self.model:
             raise BadInputError("name a domain folder (`ilme adapt` writes one) or a model")
+        if self.domain and (told := sorted(set(self.model_options) - {"ranks"})):
+            raise BadInputError(f"{told[0]} was chosen when the domain folder was made; leave it out, or adapt again")
 
     def load(self, load: LoadModel = load_model) -> Recogniser:
         """The recogniser.
@@ -87,9 +90,15 @@ class Job:
 
     def _load(self, load: LoadModel) -> Recogniser:
         if self.domain:
-            how = {"device": self.device, "format": self.format, "timestamps": self.timestamps}
-            ranks = self.model_options.get("ranks", "")
-            return load_domain(self.domain, model=self.model, ranks=ranks, load=load, **how)
+            return load_domain(
+                self.domain,
+                model=self.model,
+                device=self.device,
+                format=self.format,
+                timestamps=self.timestamps,
+                ranks=self.model_options.get("ranks", ""),
+                load=load,
+            )
         options = dict(self.model_options) | ({"timestamps": True} if self.timestamps else {})
         return load_recogniser(Parts(self.model, device=self.device, format=self.format), None, options, load)
 
@@ -116,7 +125,10 @@ def transcribe(
     out: str | Path | None = None,
     formats: Sequence[str] = ("txt",),
     device: str = "cpu",
+    format: Format = "float32",
     phrases: str | Path = "",
+    timestamps: bool = False,
+    model_options: Mapping[str, Any] | None = None,
     options: TranscribeOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -130,15 +142,18 @@ def transcribe(
         out: Where transcripts are written as they finish; a killed call goes on where it was.
         formats: Any of txt, json, srt, vtt.
         device: Where everything runs.
+        format: Format of the weights on a CPU.
         phrases: A file of names and terms that may be said, one a line.
-        options: Batches, baseline.
+        timestamps: Let Whisper time each sentence.
+        model_options: What the model's own kind takes, such as a language; a domain has its own.
+        options: Batches, baseline, words.
         overwrite: Replace transcripts that another call wrote.
         progress: Called with (seconds done, of how many).
 
     Returns:
         What became of each file that was transcribed now; files that an earlier call had finished are not among them.
     """
-    job = Job(str(domain), str(model), device, phrases=str(phrases))
+    job = Job(str(domain), str(model), device, format, timestamps, dict(model_options or {}), str(phrases))
     files = find_audio([audio] if isinstance(audio, str | Path) else audio)
     options = options or TranscribeOptions()
     if out is None:
