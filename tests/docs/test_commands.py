@@ -18,7 +18,17 @@ from tests.docs.pages import PAGES, ROOT, name
 OURS = {"config", "help", "help-all", "print_config", "resume"}  # of every command; `resume` of those that train
 PARTS = ("model.",)  # a dict: its fields are the network's own
 INLINE = re.compile(r"`--([\w.-]+)[^`]*`")
-OTHERS = {"index-url", "no-index", "find-links", "target", "no-deps", "check", "quick", "merge", "strict"}  # pip, scripts, mkdocs
+OTHERS = {
+    "index-url",
+    "no-index",
+    "find-links",
+    "target",
+    "no-deps",
+    "check",
+    "quick",
+    "merge",
+    "strict",
+}  # pip, scripts, mkdocs
 
 
 @cache
