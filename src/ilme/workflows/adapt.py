@@ -98,12 +98,7 @@ def adapt(
     began = time.perf_counter()
     options, out = options or AdaptOptions(), Path(out)
     named = "" if lm in KINDS else lm
-    if not text and not named:
-        raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
-    if not 0 <= minutes < math.inf:
-        raise BadInputError(f"minutes must be a number of at least 0, got {minutes}")
-    if minutes and named:
-        raise BadInputError(f"minutes are for an LM that is trained, and {named} is there already: leave them out")
+    _check_given(text, named, minutes)
     _check_replaceable(out)
     listed = _listed(phrases)
     speaks = isinstance(dev, str) and dev == SPEAK
@@ -162,6 +157,15 @@ def _listed(phrases: str | Path | Sequence[PhraseLike]) -> tuple[Phrase, ...]:
 def _pack(host: Any, scorer: TokenScorer | None, format: Format) -> None:
     if host.device.type == "cpu":
         pack_networks(host, (scorer,), format)
+
+
+def _check_given(text: Sequence[str], named: str, minutes: float) -> None:
+    if not text and not named:
+        raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
+    if not 0 <= minutes < math.inf:
+        raise BadInputError(f"minutes must be a number of at least 0, got {minutes}")
+    if minutes and named:
+        raise BadInputError(f"minutes are for an LM that is trained, and {named} is there already: leave them out")
 
 
 def _check_replaceable(out: Path) -> None:

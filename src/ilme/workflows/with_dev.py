@@ -131,13 +131,9 @@ def choose_on_dev(
 
     plain = decoder(None)
     lists = plain.decode(FusionWeights(), search.beam)
-    write = text_writer(host, domain.style)
-    aside = unexplained(plain.recogniser, dev.utterances, lists, dev.normaliser, write)
+    aside = unexplained(plain.recogniser, dev.utterances, lists, dev.normaliser, text_writer(host, domain.style))
     if aside:
-        told = f"{len(aside)} of {len(dev.utterances)} utterances are set aside"
-        say(f"dev: {told}; the first: {aside[0].id}: {aside[0].reason}")
-        dev = dev.without(aside)
-        lists = {i: lists[i] for i in dev.references}
+        dev, lists = _explained(dev, lists, aside, say)
     before = dev.measured(lists)
     say(f"dev without LM: WER {before.rate:.2f} on {len(dev.utterances)} utterances")
     space = WeightSpace(length=LENGTH_OF_TRANSDUCERS) if plain.recogniser.frame_synchronous else WeightSpace()
@@ -169,22 +165,28 @@ def choose_on_dev(
     )
     report["decoding"] = _told_of(taken, say)
     search = replace(search, consensus=taken.temperature, joined=taken.joined)
-    final = {
-        i: fused.recogniser.agreed(nbest, lists[i], weights, taken.temperature)
-        if taken.joined
-        else choose(nbest, taken.temperature, exponent)
-        for i, nbest in final.items()
-    }
+    if taken.joined:
+        final = {i: fused.recogniser.agreed(n, lists[i], weights, taken.temperature) for i, n in final.items()}
+    else:
+        final = {i: choose(nbest, taken.temperature, exponent) for i, nbest in final.items()}
     sure = calibrate(final, dev.references, dev.normaliser, exponent)
     report["confidence"] = _told_of_words(sure, say)
     chosen_lm = internal if weights.subtracted else None  # an internal LM with weight 0 is none
     after = dev.measured(final)
-    about = _dev_report(before, after, weights, ranking, dev.normaliser) | {"decodes": decodes}
+    report = _dev_report(before, after, weights, ranking, dev.normaliser) | {"decodes": decodes} | report
     how = "" if chosen_lm is None else chosen_lm.how
-    whole = replace(
-        domain, weights=weights, internal=how, search=search, confidence=sure.confidence, report=about | report
-    )
+    whole = replace(domain, weights=weights, internal=how, search=search, confidence=sure.confidence, report=report)
     return Adapted(whole, before, after, found, chosen_lm, ranking)
+
+
+def _explained(
+    dev: _Dev, lists: Mapping[str, NBest], aside: Sequence[Unexplained], say: Say
+) -> tuple[_Dev, dict[str, NBest]]:
+    """Dev and its lists without what is set aside."""
+    told = f"{len(aside)} of {len(dev.utterances)} utterances are set aside"
+    say(f"dev: {told}; the first: {aside[0].id}: {aside[0].reason}")
+    dev = dev.without(aside)
+    return dev, {i: lists[i] for i in dev.references}
 
 
 def _prior(host: Any, space: WeightSpace) -> Prior:
