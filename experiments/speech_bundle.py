@@ -375,7 +375,8 @@ def gathered(demo: Path) -> dict[str, Any]:
             "seconds of audio": whole["audio_seconds"],
             **domain["about"],
         }
-        domains[domain["name"]] = {**facts, "results": whole["results"], "comparisons": pairs}
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in whole["results"]]
+        domains[domain["name"]] = {**facts, "results": rows, "comparisons": pairs}
     sizes = {p.name: p.stat().st_size for p in sorted(SPEECH.iterdir())}
     return {"rule": described["rule"], "bytes": sizes, "domains": domains}
 

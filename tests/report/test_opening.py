@@ -61,7 +61,7 @@ def audio(tmp_path: Path) -> Path:
         ),
         (
             {"BS": 4, "ILME": 6},
-            f"{BEGIN} ILME adds 50. It is best left alone here.",
+            f"{BEGIN} ILME adds 50. It is best left alone here. In 10 words that may be chance (p 0.49).",
         ),
         ({"BS": 0, "ILME": 3}, "On bank calls Whisper makes no error."),
     ],

@@ -93,7 +93,7 @@ const colourOf = (method) => {
 function barChart(systems) {
   return (width) => {
     const models = [...new Set(systems.map((s) => s.model))];
-    const left = Math.min(110, Math.max(52, 12 + 8 * Math.max(...systems.map((s) => s.method.length))));
+    const left = Math.min(124, Math.max(52, 12 + 8 * Math.max(...systems.map((s) => s.method.length))));
     const right = 58, row = 34, head = 30;
     const top = Math.max(...systems.map((s) => s.ci95[1])) * 1.04;
     const x = (v) => left + (v / top) * (width - left - right);

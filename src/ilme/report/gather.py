@@ -51,7 +51,7 @@ def gather_set(results: Results, *, transcripts: int, audio: int) -> dict[str, A
 
 def _lede(results: Results) -> str:
     seconds = results.audio_seconds
-    spoken = f", {seconds / 3600:.1f} hours" if seconds >= 3600 else f", {seconds / 60:.0f} minutes" if seconds else ""
+    spoken = f", {seconds / 3600:.1f} hours" if seconds >= 3600 else f", {seconds / 60:.1f} minutes" if seconds else ""
     speakers = len({r.speaker for r in results.references.values() if r.speaker})
     by = f" by {speakers} speakers" if speakers > 1 else ""
     return (

@@ -18,6 +18,7 @@ __all__ = ["CHOSEN", "Gain", "as_edits", "gains", "gather_opening", "recommended
 RECOMMENDED = ("ILME + phrases", "ILME")  # the first of these that there is
 FULL = {"DR": "Density Ratio"}
 BETTER = {"BS": " It is best left alone here.", "SF": " Shallow Fusion is best here."}
+CERTAIN = 0.05  # of a paired test, two-sided
 CHOSEN = "recordings"  # what says in the provenance how the recordings were chosen
 FROM_ONE_SET = 2  # recordings, where there are several test sets
 KINDS = {"substitute": "s", "delete": "d", "insert": "i"}
@@ -57,7 +58,15 @@ class Gain:
         best = min(errors, key=lambda name: errors[name])
         if errors[best] < own:
             told += BETTER.get(best) or f" Best here is {FULL.get(best, best)}, which {_taken(first, errors[best])}."
-        return told
+        return told + self._doubt()
+
+    def _doubt(self) -> str:
+        """What is to be said where the utterances are too few to tell."""
+        pair = self.results.comparison(self.after.name, self.before.name)
+        if pair is None or pair.p_bootstrap < CERTAIN:
+            return ""
+        words = self.results.measurements[self.after.name].total.words
+        return f" In {words:,} words that may be chance (p {pair.p_bootstrap:.2f})."
 
     def _systems(self) -> list[System]:
         return [s for s in self.results.systems if s.model == self.before.model]
