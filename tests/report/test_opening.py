@@ -52,7 +52,8 @@ def audio(tmp_path: Path) -> Path:
         ),
         (
             {"BS": 6, "SF": 3, "ILME": 4},
-            f"{BEGIN} ILME takes 33 away; Shallow Fusion takes 50 away. Shallow Fusion is best here.",
+            f"{BEGIN} ILME takes 33 away; Shallow Fusion takes 50 away. Shallow Fusion is best here."
+            " In 10 words that may be chance (p 0.49).",
         ),
         (
             {"BS": 10, "SF": 6, "DR": 3, "ILME": 4},
