@@ -73,6 +73,7 @@ NEAREST: dict[str, list[str]] = {
         "search/test_transducer.py",
         "models/test_networks.py",
     ],
+    "ilm/hosted.py": ["ilm/test_internal_lm.py", "ilm/test_ctc.py", "ilm/test_memory.py"],
     "ilm/transformer.py": ["ilm/test_transformer.py", "adapters/test_whisper.py", "adapters/test_patterns.py"],
     "ilm/learned_context.py": ["ilm/test_learned_context.py", "ilm/test_transformer.py", "adapters/test_whisper.py"],
     "ilm/learned_vector.py": ["ilm/test_learned_vector.py", "ilm/test_internal_lm.py"],
@@ -89,6 +90,7 @@ NEAREST: dict[str, list[str]] = {
     "tuning/weight_search.py": ["tuning/test_weight_search.py", "tuning/test_proposals.py", "tuning/test_tuner.py"],
     "tuning/maps.py": ["tuning/test_maps.py", "tuning/test_tuner.py"],
     "tuning/proposals.py": ["tuning/test_proposals.py", "tuning/test_tuner.py"],
+    "tuning/stability.py": ["tuning/test_stability.py", "tuning/test_tuner.py"],
     "tuning/error_surface.py": ["tuning/test_error_surface.py", "tuning/test_proposals.py", "tuning/test_tuner.py"],
     "tuning/option_search.py": ["tuning/test_tuner_steps.py", "tuning/test_option_search.py"],
     "tuning/tuner.py": [
