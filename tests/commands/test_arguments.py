@@ -17,6 +17,10 @@ from ilme.errors import BadInputError, UsageError
 class Inner:
     width: int = 1
 
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise BadInputError(f"width must be at least 1, got {self.width}")
+
 
 @dataclass(frozen=True)
 class Group:
@@ -25,6 +29,7 @@ class Group:
     snr: tuple[float, float] = (0.0, 1.0)
     steps: int = 1
     inner: Inner | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -141,6 +146,8 @@ def test_values_of_a_wrong_type_are_named() -> None:
     assert mistake("a", "b", "--group.snr", "1") == "--group.snr: ['1'] is not a list of 2 values"
     assert mistake("a", "b", "--group.inner.width=x") == "--group.inner.width: 'x' is not a whole number"
     assert mistake("a", "b", "group.steps=0") == "group.steps must be at least 1, got 0"
+    assert mistake("a", "b", "--group.inner.width=0") == "width must be at least 1, got 0"
+    assert mistake("a", "b", "--group.seed=-1") == "--group.seed must not be negative, got -1"
 
 
 def test_mistakes_in_a_file_are_named(tmp_path: Path) -> None:

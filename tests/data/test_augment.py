@@ -171,5 +171,6 @@ def test_masked_values_are_the_mean_and_bad_sizes_are_named() -> None:
     assert torch.allclose(masked, features.mean())
     with pytest.raises(BadInputError, match="mel_bins=80"):
         SpecAugment()(torch.rand(1, 30, 100), torch.tensor([30]), 5)
-    with pytest.raises(BadInputError, match="bands"):
-        SpecAugment(bands=-1)
+    for name, least in {"bands": 0, "share": 0, "mel_bins": 1}.items():
+        with pytest.raises(BadInputError, match=f"{name}={least - 1}"):
+            SpecAugment(**{name: least - 1})

@@ -148,6 +148,10 @@ def test_the_config_survives_json() -> None:
     [
         ({"rate": 0}, "rate=0"),
         ({"stack": -1}, "stack=-1"),
+        ({"lowest": -1.0}, "lowest=-1.0 and highest=-400.0 are no range up to 8000 Hz"),
+        ({"highest": 9000.0}, "highest=9000.0 are no range"),
+        ({"highest": -8000.0}, "highest=-8000.0 are no range"),
+        ({"lowest": float("nan")}, "lowest=nan"),
         ({"normalisation": "loud"}, "none, global or utterance"),
         ({"mean": (1.0, 2.0)}, "mean has 2 values"),
         ({"istd": (float("nan"),) * 80}, "not finite"),

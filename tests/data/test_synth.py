@@ -142,6 +142,8 @@ def test_bad_options():
         {"pitch": (60, 50)},
         {"repeats": 0},
         {"accents": ()},
+        {"limit": -1},
+        {"workers": -1},
         {"variants": ()},
         {"format": "mp3"},
         {"workers": 0},

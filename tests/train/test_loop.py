@@ -21,7 +21,8 @@ from ilme.train.journal import draw_curves, read_metrics
 from ilme.train.loop import Trainer, TrainingStoppedError
 from ilme.train.monitor import internal_lm_perplexity
 from ilme.train.objectives import recompute_encoder
-from ilme.train.options import LoopOptions
+from ilme.train.options import LoopOptions, OptimiserOptions
+from ilme.train.runs import SpeechData
 from ilme.train.sources import endless
 
 from .tiny import make_objective, make_trainer, utterances
@@ -276,3 +277,8 @@ def test_options_say_what_is_wrong() -> None:
         LoopOptions(keep=0)
     with pytest.raises(BadInputError, match="there are encoder and decoder"):
         LoopOptions(recompute=("joint",))
+    for name, value in (("beta1", -1.0), ("beta1", 1.0), ("beta2", -0.1)):
+        with pytest.raises(BadInputError, match=r"optimiser\.beta1=.*: must be at least 0 and less than 1"):
+            OptimiserOptions(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match=r"data\.utterances must not be negative, got -1"):
+        SpeechData(utterances=-1)

@@ -134,7 +134,8 @@ def session(path: Path, threads: int = 1, content: bytes | None = None) -> Any:
     options.log_severity_level = 4  # what goes wrong is raised, not printed
     try:
         given = str(path) if content is None else content
-        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        how: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": 0}  # which would print
+        return onnxruntime.InferenceSession(given, options, **how)
     except Exception as error:  # onnxruntime's own kinds share no base class; the cause stays attached
         raise CheckpointError(f"{path} cannot be read as ONNX: {_first_line(error)}") from error
 

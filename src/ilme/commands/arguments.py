@@ -46,11 +46,17 @@ def parse_arguments(name: str, function: Callable[..., Any], words: Sequence[str
         raise UsageError(
             "--config: this is not a file of options in YAML: it is no text, or nested too deeply"
         ) from error
+    for key, value in parsed.items():
+        if key.rpartition(".")[2] == "seed" and isinstance(value, int) and value < 0:
+            raise UsageError(f"--{key} must not be negative, got {value}")
     try:
         values = {k: _unshielded(v) for k, v in vars(parser.instantiate(parsed)).items() if k not in PARSERS}
         groups = {n: group(**{f.name: values.pop(f.name) for f in fields(group)}) for n, group in flat.items()}
-    except BadInputError as error:  # a dataclass of options that refuses its values
-        raise UsageError(str(error)) from error
+    except ValueError as error:  # a dataclass of options refuses its values; in the parser's words where it may be None
+        refused = error if isinstance(error, BadInputError) else error.__cause__
+        if not isinstance(refused, BadInputError):
+            raise
+        raise UsageError(str(refused)) from error
     return values | groups
 
 

@@ -223,8 +223,8 @@ class SpecAugment:
         for name in ("bands", "band_width", "stretches", "stretch_width"):
             if getattr(self, name) < 0:
                 raise BadInputError(f"{name}={getattr(self, name)} must not be negative")
-        if not 0 <= self.share <= 1:
-            raise BadInputError(f"share={self.share} must be between 0 and 1")
+        if not 0 <= self.share <= 1 or self.mel_bins < 1:
+            raise BadInputError(f"share={self.share} must be between 0 and 1, mel_bins={self.mel_bins} at least 1")
 
     def __call__(self, features: Tensor, lengths: Tensor, seed: int) -> Tensor:
         """Masked features (B, T', D) of features (B, T', D) with lengths (B,)."""

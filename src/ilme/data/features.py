@@ -72,6 +72,11 @@ class FrontendConfig:
                 raise BadInputError(f"{name}={getattr(self, name)} must be positive")
         if self.kind not in ("kaldi", "whisper"):
             raise BadInputError(f"kind={self.kind!r} must be kaldi or whisper")
+        highest = self.highest if self.highest > 0 else self.rate / 2 + self.highest
+        if self.kind == "kaldi" and not 0 <= self.lowest < highest <= self.rate / 2:
+            raise BadInputError(
+                f"lowest={self.lowest} and highest={self.highest} are no range up to {self.rate / 2:g} Hz"
+            )
         if self.normalisation not in ("none", "global", "utterance"):
             raise BadInputError(f"normalisation={self.normalisation!r} must be none, global or utterance")
         for name in ("mean", "istd"):

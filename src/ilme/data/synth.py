@@ -77,8 +77,8 @@ class SynthOptions:
             value = getattr(self, name)
             if len(value) != 2 or not low <= value[0] <= value[1] <= high:
                 raise BadInputError(f"{name} is a lower and an upper bound between {low} and {high}, got {value}")
-        if (self.limit or 0) < 0 or (self.workers or 1) < 1:
-            raise BadInputError(f"limit and workers must not be negative, got {self.limit} and {self.workers}")
+        if self.limit is not None and self.limit < 0:
+            raise BadInputError(f"limit must not be negative, got {self.limit}")
         if self.repeats < 1 or self.sample_rate < 1000 or self.max_seconds <= 0:
             raise BadInputError("repeats must be at least 1, sample_rate at least 1000, max_seconds more than 0")
         if not 0 <= self.natural <= 1:

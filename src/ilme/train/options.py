@@ -50,6 +50,8 @@ class OptimiserOptions:
             raise BadInputError(f"optimiser.warmup={self.warmup} must be ≥ 0 and final={self.final} in 0..1")
         if self.clip < 0 or self.weight_decay < 0:
             raise BadInputError(f"optimiser.clip={self.clip}, weight_decay={self.weight_decay}: must be ≥ 0")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise BadInputError(f"optimiser.beta1={self.beta1}, beta2={self.beta2}: must be at least 0 and less than 1")
         if any(factor < 0 for factor in self.layer_rates.values()):
             raise BadInputError(f"optimiser.layer_rates must not be negative: {self.layer_rates}")
         if self.thaw < 0 or (self.thaw and not self.layer_rates):

@@ -62,6 +62,8 @@ class SpeechData:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", (self.train,) if isinstance(self.train, str) else tuple(self.train))
+        if self.utterances < 0:
+            raise BadInputError(f"data.utterances must not be negative, got {self.utterances}; 0 uses all")
         if self.easy_first and not self.resident:
             raise BadInputError("data.easy_first orders audio that is held in memory: set data.resident=true as well")
 
