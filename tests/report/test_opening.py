@@ -52,8 +52,8 @@ def audio(tmp_path: Path) -> Path:
         ),
         (
             {"BS": 6, "SF": 3, "ILME": 4},
-            f"{BEGIN} ILME takes 33 away; Shallow Fusion takes 50 away. Shallow Fusion is best here."
-            " In 10 words that may be chance (p 0.49).",
+            f"{BEGIN} ILME takes 33 away (in 10 words that may be chance, p 0.49); Shallow Fusion takes 50 away."
+            " Shallow Fusion is best here.",
         ),
         (
             {"BS": 10, "SF": 6, "DR": 3, "ILME": 4},
@@ -62,7 +62,7 @@ def audio(tmp_path: Path) -> Path:
         ),
         (
             {"BS": 4, "ILME": 6},
-            f"{BEGIN} ILME adds 50. It is best left alone here. In 10 words that may be chance (p 0.49).",
+            f"{BEGIN} ILME adds 50 (in 10 words that may be chance, p 0.49). It is best left alone here.",
         ),
         ({"BS": 0, "ILME": 3}, "On bank calls Whisper makes no error."),
     ],
@@ -88,6 +88,13 @@ def test_cards_set_the_recommended_method_against_no_lm_and_sf_and_name_a_better
     assert [c["best"] for c in cards] == ["", ""]
     cards = gather_set(results(BS=10, SF=6, DR=4), transcripts=0, audio=0)["headlines"]
     assert [c["of"] for c in cards] == ["Whisper: DR against BS", "Whisper: DR against SF"]
+
+
+def test_words_fixed_are_at_first_those_of_the_recommended_method_against_no_lm() -> None:
+    gathered = gather_set(results(**{"BS": 10, "SF": 6, "ILME": 4, "ILME + phrases": 3}), transcripts=0, audio=0)
+    assert gathered["changes"][gathered["change"]]["name"] == "Whisper ILME + phrases against Whisper BS"
+    gathered = gather_set(results(SF=6, DR=4), transcripts=0, audio=0)
+    assert gathered["change"] == len(gathered["changes"]) - 1 == 0
 
 
 def test_recordings_that_gained_most_are_heard_before_and_after(audio: Path) -> None:

@@ -43,6 +43,7 @@ def gather_set(results: Results, *, transcripts: int, audio: int) -> dict[str, A
         "lengths": _lengths(results),
         "speakers": _speakers(results),
         "changes": _changes(results),
+        "change": _first_change(results),
         "total": len(results.references),
         "utterances": _utterances(results, transcripts, audio),
         "stories": _stories(results),
@@ -196,6 +197,15 @@ def _changes(results: Results) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def _first_change(results: Results) -> int:
+    """The pair that is shown at first: the recommended method of the first model against no LM, else the last."""
+    pairs = [(pair.a, pair.b) for pair in results.comparisons]
+    model = results.systems[0].model
+    after, before = recommended(results, model), results.baseline(model)
+    wanted = (after.name, before.name) if after is not None and before is not None else None
+    return pairs.index(wanted) if wanted in pairs else len(pairs) - 1
 
 
 def _most(words: Counter[str]) -> list[tuple[str, int]]:

@@ -82,7 +82,7 @@ function where(set) {
     byId("words").replaceChildren(html("div", { class: "wordlist" }, list("fixed", c.fixed, c.fixedTotal, "fixed"), list("broken", c.broken, c.brokenTotal, "broken")));
   };
   byId("words").replaceChildren();
-  if (set.changes.length) { select.value = `${set.changes.length - 1}`; select.onchange(); }
+  if (set.changes.length) { select.value = `${set.change}`; select.onchange(); }
 }
 
 function showSet(k) {

@@ -53,12 +53,12 @@ class Gain:
         if not first:
             return f"On {results.name} {self.before.model} makes no error."
         said = f"Of every 100 word errors that {self.before.model} makes on {results.name}, "
-        said += f"{method} {_taken(first, own)}"
+        said += f"{method} {_taken(first, own)}{self._doubt()}"
         told = f"{said}; Shallow Fusion {_taken(first, errors['SF'])}." if "SF" in errors else f"{said}."
         best = min(errors, key=lambda name: errors[name])
         if errors[best] < own:
             told += BETTER.get(best) or f" Best here is {FULL.get(best, best)}, which {_taken(first, errors[best])}."
-        return told + self._doubt()
+        return told
 
     def _doubt(self) -> str:
         """What is to be said where the utterances are too few to tell."""
@@ -66,7 +66,7 @@ class Gain:
         if pair is None or pair.p_bootstrap < CERTAIN:
             return ""
         words = self.results.measurements[self.after.name].total.words
-        return f" In {words:,} words that may be chance (p {pair.p_bootstrap:.2f})."
+        return f" (in {words:,} words that may be chance, p {pair.p_bootstrap:.2f})"
 
     def _systems(self) -> list[System]:
         return [s for s in self.results.systems if s.model == self.before.model]
