@@ -27,6 +27,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     for file, heading in LINK.findall(prose(page)):
         target = page.parent / file if file else page
         assert target.exists(), f"{name(page)} links to {file}, which is not there"
+        if page.is_relative_to(ROOT / "docs"):
+            inside = target.resolve().is_relative_to(ROOT / "docs")
+            assert inside, f"{name(page)} links to {file}, which is not part of the site"
         if heading:
             assert heading in anchors(target), f"{name(page)} links to {file}#{heading}, and there is no such heading"
 
