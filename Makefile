@@ -23,6 +23,8 @@ FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
 CORPORA ?= ../shared/data
+WHISPER ?= openai/whisper-tiny.en
+JUDGE ?= openai/whisper-base.en
 
 .PHONY: help setup demo quick test attacks cuda fuzz mutants lint types format bundle bundle-speech docs clean
 
@@ -80,7 +82,8 @@ bundle: setup
 
 bundle-speech: setup
 	for stage in sets text weights pack; do \
-	  OMP_NUM_THREADS=1 $(BIN)/python -m experiments.speech_bundle $$stage --corpora $(CORPORA) || exit 1; \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m experiments.speech_bundle $$stage --corpora $(CORPORA) \
+	    --model $(WHISPER) --judge $(JUDGE) || exit 1; \
 	done
 
 docs: setup

@@ -70,8 +70,8 @@ NORMALISER = "whisper"
 RULE = (
     "From the test speakers and calls, with a fixed seed: at most one utterance of a call and two of a reader, 1 to 12 "
     "seconds and at least four words long. Shown if it is cut right: no 0.8 s without sound (calls), and a larger "
-    "model without any LM (Whisper base.en), which is none of the systems compared, hears at each end one of the "
-    "first and one of the last three words as they are written, and at most two words more or fewer before. Errors "
+    "model without any LM (Whisper base.en), which is none of the systems compared, hears one of the first three and "
+    "one of the last three words as they are written, and beyond these at most two words too many or too few. Errors "
     "between the ends do not matter. No system that is compared had decoded an utterance before it was chosen."
 )
 CREDITS = """\
@@ -104,6 +104,7 @@ class Corpus:
     Attributes:
         name: Of its files.
         title: As people call it.
+        credit: Whose recordings they are, and under which licence.
         folder: The corpus.
         tuned, shown: Its splits.
         group: The manifest's field of which at most `each` utterances are shown.
@@ -115,6 +116,7 @@ class Corpus:
 
     name: str
     title: str
+    credit: str
     folder: str
     tuned: str
     shown: str
@@ -127,11 +129,15 @@ class Corpus:
 
 CORPORA = (
     Corpus(
-        *("calls", "bank calls", "harper-valley-bank", "dev", "test", "call", 1, 100, (0, 0, 1)),
+        *("calls", "bank calls"),
+        "HarperValleyBank (Wu, Nafziger, Scodary, Maas 2020), CC BY 4.0, stored anew as Opus",
+        *("harper-valley-bank", "dev", "test", "call", 1, 100, (0, 0, 1)),
         AdaptOptions(style="fold", overlap=0, beam=BEAM, normaliser=NORMALISER, decoding="best"),
     ),
     Corpus(
-        *("books", "audiobooks", "librispeech-dev-clean", "tune", "test", "speaker", 2, 60, (0, 1, 4, 8)),
+        *("books", "audiobooks"),
+        "LibriSpeech (Panayotov, Chen, Povey, Khudanpur 2015), read for LibriVox, CC BY 4.0, stored anew as Opus",
+        *("librispeech-dev-clean", "tune", "test", "speaker", 2, 60, (0, 1, 4, 8)),
         AdaptOptions(style="restore", beam=BEAM, normaliser=NORMALISER, decoding="best"),
     ),
 )
@@ -319,7 +325,8 @@ def pack(work: Path, folder: Path) -> None:
             "phrases": report["phrases"]["listed"],
             **json.loads((place / "sets.json").read_text(encoding="utf-8")),
         }
-        domains.append({"name": corpus.name, "title": corpus.title, "sf": fused, "dev_wer": tuned, "about": facts})
+        named = {"name": corpus.name, "title": corpus.title, "credit": corpus.credit}
+        domains.append({**named, "sf": fused, "dev_wer": tuned, "about": facts})
     files = {p.name: file_hash(p) for p in sorted(folder.glob("*.tar.xz"))}
     data = {
         "format": FORMAT,

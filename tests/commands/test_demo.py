@@ -59,6 +59,7 @@ def test_both_acts_stand_in_one_report(
     assert "decoding with Whisper tiny.en ILME + phrases, bank calls" in out and "4 utterances in" in out
     page = (tmp_path / "out" / "report.html").read_text()
     assert '"name":"bank calls"' in page and '"name":"audiobooks"' in page and "data:audio/ogg;base64" in page
+    assert "audiobooks: whoever made books" in page  # the licence wants the credit with the recordings
 
 
 def test_a_recording_before_and_after_a_text(

@@ -45,7 +45,14 @@ def write_speech_bundle(folder: Path, model: Any) -> SpeechBundle:
         assert load_domain(place / "domain").weights.phrases > 0
     rates = {"BS": 30.0, "SF": 20.0, "ILME": 15.0, "ILME + phrases": 14.0}
     domains = [
-        {"name": name, "title": title, "sf": {"lm": 0.1}, "dev_wer": rates, "about": {}}
+        {
+            "name": name,
+            "title": title,
+            "credit": f"whoever made {name}",
+            "sf": {"lm": 0.1},
+            "dev_wer": rates,
+            "about": {},
+        }
         for name, title in (("calls", "bank calls"), ("books", "audiobooks"))
     ]
     files = {p.name: file_hash(p) for p in packed.glob("*.tar.xz")}

@@ -35,6 +35,7 @@ class SpokenDomain:
     Attributes:
         name: Of its archive.
         title: As people call it.
+        credit: Whose recordings they are, and under which licence.
         sf: The weights of Shallow Fusion; those of ILME are the domain folder's.
         dev_wer: WER on dev, by method.
         about: How much text, how many n-grams, phrases and dev utterances.
@@ -42,6 +43,7 @@ class SpokenDomain:
 
     name: str
     title: str
+    credit: str
     sf: FusionWeights
     dev_wer: Mapping[str, float]
     about: Mapping[str, Any]
@@ -90,7 +92,9 @@ def read_speech_bundle(folder: Path = SPEECH) -> SpeechBundle:
         raise CheckpointError(f"{file} has version {data.get('version')!r}, this ilme reads {VERSION}; build it again")
     try:
         domains = tuple(
-            SpokenDomain(d["name"], d["title"], config_from_json(FusionWeights, d["sf"]), d["dev_wer"], d["about"])
+            SpokenDomain(
+                d["name"], d["title"], d["credit"], config_from_json(FusionWeights, d["sf"]), d["dev_wer"], d["about"]
+            )
             for d in data["domains"]
         )
         return SpeechBundle(folder, data["model"], data["beam"], data["rule"], domains, data["files"])

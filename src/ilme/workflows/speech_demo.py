@@ -72,7 +72,7 @@ def run_speech(
     for domain in bundle.domains:
         listed = utterances_of(folders[domain.name])[: options.utterances or None]
         systems = tuple(found[SpeechSystem(domain.name, m)] for m in methods)
-        about = {"beam": options.beam or bundle.beam, CHOSEN: bundle.rule}
+        about = {"beam": options.beam or bundle.beam, domain.title: domain.credit, CHOSEN: bundle.rule}
         part = Results(domain.title, choose_normaliser("auto"), references_of(listed), systems, about)
         part.save(out / f"{domain.name}.json")
         parts.append(part)
