@@ -14,7 +14,7 @@ from ilme.errors import BadInputError, CheckpointError
 from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
 from ilme.workflows.bundle import FOLDER, read_bundle
-from ilme.workflows.demo import DemoOptions, examples, run_demo
+from ilme.workflows.demo import DemoOptions, examples, model_tables, run_demo
 
 bundled = pytest.mark.skipif(
     not (FOLDER / "bundle.json").is_file(), reason="no bundle in this checkout; build it with: make bundle"
@@ -94,13 +94,29 @@ def test_all_methods_are_the_papers_and_others_are_decoded_when_named() -> None:
 
 
 def test_options_name_what_is_wrong() -> None:
-    with pytest.raises(BadInputError, match=r"model must be rnnt, aed or all, got 'ctc'"):
+    with pytest.raises(BadInputError, match=r"model must be whisper, rnnt, aed or all, got 'ctc'"):
         DemoOptions(model="ctc")
     with pytest.raises(BadInputError, match="method must be"):
         DemoOptions(method="LM")
     for wrong in ({"beam": -1}, {"processes": -1}):
         with pytest.raises(BadInputError, match="negative"):
             DemoOptions(**wrong)
+
+
+def test_tables_fit_a_terminal_and_leave_out_sizes_that_are_all_the_same() -> None:
+    said = {"a": Reference("one two three"), "b": Reference("four five")}
+    heard = {"a": "one to three", "b": "for fife"}
+    systems = tuple(
+        System("Whisper tiny.en", name, FusionWeights(0.4, 0.1), heard, parameters=size)
+        for name, size in (("BS", 10), ("ILME + phrases", 10))
+    )
+    (table,) = model_tables(Results("bank calls", "none", said, systems))
+    assert table.title.startswith("Whisper tiny.en on bank calls:")
+    assert table.columns == ("Method", "λ_T", "μ", "Dev", "Test", "95 %", "vs BS")
+    assert all(len(row) == len(table.columns) for row in table.rows) and table.rows[1][0] == "ILME + phrases"
+    larger = replace(systems[1], parameters=20_000_000)
+    (table,) = model_tables(Results("bank calls", "none", said, (systems[0], larger)))
+    assert table.columns[1] == "Params" and table.rows[1][1] == "20.0"
 
 
 def test_examples_are_utterances_that_ilme_mends() -> None:

@@ -50,8 +50,9 @@ MODELS = ("rnnt", "aed")
 TITLES = {"rnnt": "RNN-T", "aed": "AED"}
 COLUMNS = {  # of the whole table, and what they are called where there is little room
     "Method": "Method", "Params (M)": "Params", "λ_T": "λ_T", "μ": "μ", "Dev WER": "Dev", "Test WER": "Test",
-    "95 % interval": "95 % interval", "vs BS (%)": "vs BS",
+    "95 % interval": "95 %", "vs BS (%)": "vs BS",
 }  # fmt: skip
+SIZE = 1  # the place of the parameters among them
 RATE = 16000
 BATCHES = DecodingOptions(batch_seconds=240.0, batch_size=32, cache="cpu")
 Progress = Callable[[int, int], None]
@@ -167,10 +168,12 @@ def model_tables(results: Results) -> list[Table]:
         own = replace(results, systems=tuple(s for s in results.systems if s.model == model))
         whole = main_table(own)
         kept = [whole.columns.index(name) for name in COLUMNS]
+        if len({row[kept[SIZE]] for row in whole.rows}) == 1:  # an n-gram has none: a column that says nothing
+            del kept[SIZE]
         rows = tuple(tuple(row[i] for i in kept) for row in whole.rows)
-        about = "word error rate (%), parameters in millions, change against BS in per cent"
+        about = "word error rate (%), change against BS in per cent, parameters in millions"
         title = f"{TITLES.get(model, model)} on {results.name}: {about}"
-        found.append(replace(whole, title=title, columns=tuple(COLUMNS.values()), rows=rows))
+        found.append(replace(whole, title=title, columns=tuple(COLUMNS[whole.columns[i]] for i in kept), rows=rows))
     return found
 
 
