@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ilme.search.hypothesis import Hypothesis, Scores
-from ilme.tuning.temperature import LADDER, choose_temperature
+from ilme.tuning.temperature import LADDER, USUAL, choose_temperature
 
 
 def nbest(*texts):
@@ -82,3 +82,21 @@ def test_joined_can_be_told_where_there_are_such_lists():
     without = choose_temperature(lists, references, "none", decoding="joined")
     assert not without.joined and without.temperature > 0
     assert not choose_temperature(lists, references, "none", decoding="consensus", plain=lists).joined
+
+
+@pytest.mark.parametrize(
+    ("best", "both", "joined"), [(10, 11, True), (10, 12, False), (1000, 981, True), (1000, 983, False)]
+)
+def test_where_joined_is_expected_a_small_dev_set_keeps_it(monkeypatch, best, both, joined):
+    """One error more is no reason to leave it, two are; of 1,000 it has to mend eighteen."""
+
+    def told(errors):
+        return [Hypothesis((), 0, Scores(0), text="x " * errors)]
+
+    monkeypatch.setattr("ilme.tuning.temperature.choose", lambda nbest, t, exponent: nbest)
+    monkeypatch.setattr("ilme.tuning.temperature.consensus", lambda *a: told(both))
+    lists = {"1": told(best)}
+    taken = choose_temperature(lists, {"1": ""}, "none", plain=lists, expect_joined=True)
+    assert taken.joined == joined and taken.temperature == (USUAL if joined else 0.0)
+    without = choose_temperature(lists, {"1": ""}, "none", expect_joined=True)
+    assert not without.joined and without.temperature == 0.0

@@ -147,7 +147,12 @@ def test_without_dev_safe_weights_are_used_and_said_so(tiny, text, tmp_path):
     assert any("has not been measured" in line for line in said)
     assert any("weights learned on audiobooks, telephone calls and voice commands" in line for line in said)
     assert "weights learned on audiobooks" in card_text(adapted, "out").lower()
-    transcript = load_domain(tmp_path / "out").transcribe(waves(1)[0])
+    assert any("the plain model has its say" in line for line in said)
+    loaded = load_domain(tmp_path / "out")
+    assert loaded.options == replace(default_options(tiny, 3), joined=True, consensus=0.5)
+    best = adapt("tiny", text, tmp_path / "best", options=replace(AS_IT_IS, decoding="best"), host=tiny)
+    assert best.domain.search == default_options(tiny, 3) and "its say" not in best.domain.report["note"]
+    transcript = loaded.transcribe(waves(1)[0])
     assert transcript.segments[0].scores.lm != 0 and transcript.segments[0].scores.subtracted != 0
     with pytest.raises(BadInputError, match="needs speech"):
         options = replace(AS_IT_IS, internal="mean-context")

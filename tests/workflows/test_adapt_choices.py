@@ -255,7 +255,7 @@ def test_the_safe_weights_are_expected_and_decoded_with(run, tiny, monkeypatch):
 def test_weights_that_help_are_kept(run, decided, tiny, tmp_path):
     """Dev says what the search with the safe weights hears, so these weights leave no error."""
     (tmp_path / "text.txt").write_text(TEXT)
-    options = replace(OPTIONS, overlap=0)
+    options = replace(OPTIONS, overlap=0, decoding="best")
     adapt("tiny", [str(tmp_path / "text.txt")], tmp_path / "safe", options=options, host=tiny)
     safe = load_domain(tmp_path / "safe")
     decided(*(safe_choice(tiny)[1].lm, safe_choice(tiny)[1].subtracted))

@@ -318,8 +318,10 @@ class Recogniser:
         )
         memory = self.memory(encoded)
         lists = self._lists(memory, limits, weights, options)
-        if not options.joined or not (weights.lm or weights.subtracted):
+        if not options.joined:
             return [choose(nbest, options.consensus, self.length_exponent) for nbest in lists]
+        if not (weights.lm or weights.subtracted):  # the plain model, as it is
+            return lists
         plain = self._lists(memory, limits, FusionWeights(phrases=weights.phrases), options)
         pairs = zip(lists, plain, strict=True)
         return [self.agreed(nbest, other, weights, options.consensus) for nbest, other in pairs]

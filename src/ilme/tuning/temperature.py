@@ -2,8 +2,11 @@
 
 A temperature that is lucky by chance has neighbours that are not: each counts as the mean of itself and its neighbours
 on the ladder, and the best hypothesis is kept unless some temperature mends WORTH errors or more in that sense, which a
-few utterances seldom show. The consensus with a second list, of a search without LMs, has to mend as many more, and a
-share of the errors that pays for that search.
+few utterances seldom show.
+
+The consensus with a second list, of a search without LMs, costs that search: where it is not expected to be good, it
+has to mend twice as many errors and a share of all. Where it is, the best hypothesis has to leave WORTH fewer, less
+that share: a small dev set keeps what is expected, a large one decides.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from ilme.evaluation.metrics import ErrorCounts, NormaliserName, count_each, nor
 from ilme.search.consensus import choose, consensus
 from ilme.search.hypothesis import NBest
 
-__all__ = ["LADDER", "ChosenTemperature", "Decoding", "choose_temperature"]
+__all__ = ["LADDER", "USUAL", "ChosenTemperature", "Decoding", "choose_temperature"]
 
 Decoding = Literal["auto", "best", "consensus"]
 WORTH = 2.0  # errors of dev
+USUAL = 0.5  # the temperature that is expected, where there is nothing else to choose by
 PAYS = 0.02  # share of dev's errors that a second search must mend
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -50,6 +54,7 @@ def choose_temperature(
     exponent: float = 0.0,
     decoding: Decoding | Literal["joined"] = "auto",
     plain: Mapping[str, NBest] | None = None,
+    expect_joined: bool = False,
 ) -> ChosenTemperature:
     """The temperature with the fewest errors on dev; 0 if the best hypotheses have hardly more.
 
@@ -60,6 +65,7 @@ def choose_temperature(
         exponent: α of the search.
         decoding: `consensus` takes one, whatever dev says, `joined` one with the plain lists; `best` none.
         plain: The lists of a search without LMs, which may then take part.
+        expect_joined: Whether the consensus with them is what is taken where dev says little.
     """
     beside = plain or {}
     ladder = (0.0, *LADDER)
@@ -81,13 +87,14 @@ def choose_temperature(
 
     def cost(way: tuple[float, bool]) -> float:
         """Errors, and what a way must mend before it is taken."""
-        if not way[0]:
-            return best
-        return smoothed(way) + (2 * WORTH + PAYS * best if way[1] else WORTH)
+        ahead = WORTH if expect_joined and beside else 0.0
+        if way[1]:
+            return smoothed(way) + PAYS * best + (0.0 if ahead else 2 * WORTH)
+        return ahead + (smoothed(way) + WORTH if way[0] else best)
 
     allowed = {"auto": answers, "best": [(0.0, False)]}.get(decoding)
     if allowed is None:
         allowed = [way for way in answers if way[0] and way[1] == (decoding == "joined" and bool(beside))]
-    chosen = min(allowed, key=lambda way: (cost(way), way[1], not way[0]))
+    chosen = min(allowed, key=lambda way: (cost(way), way[1], not way[0], abs(way[0] - USUAL)))
     told = [{t: totals[t, joined].errors for t in ladder if (t, joined) in totals} for joined in (False, True)]
     return ChosenTemperature(chosen[0], totals[chosen], told[0], chosen[1], told[1])

@@ -37,6 +37,7 @@ from ilme.recogniser.packing import pack_networks
 from ilme.runtime.files import replace_folder, write_text
 from ilme.runtime.formats import Format
 from ilme.runtime.locks import only_run
+from ilme.tuning.temperature import USUAL
 from ilme.workflows.card import card_text
 from ilme.workflows.decoding import read_set
 from ilme.workflows.domain_lm import LMOptions, keep_lm, read_domain_text, train_ngram_lm
@@ -253,15 +254,19 @@ def _without_dev(host: Any, domain: Domain, phrases: Sequence[Phrase], options: 
     name, weights = safe_choice(host)
     weights = replace(weights, phrases=safe_boost(host) if phrases else 0.0)
     name = name if options.internal == "auto" else options.internal
+    joined = is_measured(host) and options.decoding in ("auto", "joined")
+    search = domain.search or default_options(host, options.beam)
+    if joined:
+        search = replace(search, consensus=USUAL, joined=True)
     where = f"weights learned on {SAFE_DOMAINS}" if is_measured(host) else "cautious weights"
+    both = ", and the plain model has its say in each answer" if joined else ""
     note = (
         f"no dev speech: {where} are used (λ_T {weights.lm}, μ {weights.subtracted}, β {weights.length}, internal LM "
-        f"{name}); whether they help this domain has not been measured"
+        f"{name}){both}; whether they help this domain has not been measured"
     )
     say(note)
-    return Adapted(
-        replace(domain, weights=weights, internal=name, report={"note": note}), internal=internal_lm(host, name)
-    )
+    found = replace(domain, weights=weights, internal=name, search=search, report={"note": note})
+    return Adapted(found, internal=internal_lm(host, name))
 
 
 def _version() -> str:

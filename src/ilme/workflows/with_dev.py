@@ -42,7 +42,7 @@ from ilme.workflows.dev_check import Unexplained, unexplained
 from ilme.workflows.domain_lm import text_writer
 from ilme.workflows.options import AdaptOptions
 from ilme.workflows.phrases import boost_on_dev
-from ilme.workflows.safe_weights import safe_choice
+from ilme.workflows.safe_weights import is_measured, safe_choice
 from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 
 __all__ = ["Adapted", "choose_normaliser", "choose_on_dev"]
@@ -161,8 +161,9 @@ def choose_on_dev(
     # phrases were not heard in the plain lists, and what was searched in windows has no list of its own
     plain_too = weights.lm and not phrases and len(ranker.whole) == len(dev.utterances)
     taken = choose_temperature(
-        final, dev.references, dev.normaliser, exponent, options.decoding, lists if plain_too else None
-    )
+        final, dev.references, dev.normaliser, exponent, options.decoding,
+        plain=lists if plain_too else None, expect_joined=is_measured(host),
+    )  # fmt: skip
     report["decoding"] = _told_of(taken, say)
     search = replace(search, consensus=taken.temperature, joined=taken.joined)
     if taken.joined:
