@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from benchmarks.timing import publish
 
+from ilme.data.utterances import in_memory
 from ilme.evaluation.metrics import Measurement, measure
 from ilme.evaluation.significance import bootstrap_interval, compare
 from ilme.evaluation.tuning_result import Method
@@ -41,7 +42,7 @@ from ilme.search.transducer import TransducerOptions
 from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import WeightSpace
 from ilme.workflows.bundle import Unpacked, read_bundle
-from ilme.workflows.demo import BATCHES, in_memory
+from ilme.workflows.demo import BATCHES, RATE
 from ilme.workflows.tune import tune_decoder
 
 SHORTEST, LONGEST = 4, 20  # words of a sentence
@@ -112,7 +113,7 @@ class Bench:
         self.args = args
         self.bundle: Unpacked = read_bundle().unpack(args.folder / "bundle")
         listed = random.Random(args.seed).sample(self.bundle.utterances("dev"), args.dev)
-        self.dev, self.test = in_memory(listed), in_memory(self.bundle.utterances("test"))
+        self.dev, self.test = in_memory(listed, RATE), in_memory(self.bundle.utterances("test"), RATE)
         self._heard: dict[tuple[str, str], SearchDecoder] = {}
 
     def system(self, model: str, name: str) -> None:

@@ -25,7 +25,7 @@ from ilme.study.config import read_config
 from ilme.study.runner import Study
 from ilme.study.stages import build_study
 from ilme.workflows.bundle import read_bundle
-from ilme.workflows.demo import DemoOptions, run_demo
+from ilme.workflows.demo import DemoOptions, run_demo, write_demo_report
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "configs" / "study" / "tiny.yaml"
@@ -144,6 +144,7 @@ def check_bundle(study: Path, tmp_path: Path) -> None:
     assert {(r["model"], r["method"]): r["test_wer"] for r in written["results"]} == {
         system: wer for system, wer in stored.items() if system not in learned
     }
+    write_demo_report(out / "report.html", [results])
     assert "<html" in (out / "report.html").read_text()[:500]
 
     only = run_demo(out, DemoOptions(model="aed", method="ILME", threads=1, retune=True), bundle)
