@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+from ilme.errors import BadInputError
 from ilme.ilm import learned_context as module
 from ilme.ilm.calibration import Calibration
 from tests.adapters.tiny import tiny_whisper
@@ -31,3 +32,9 @@ def test_a_tenth_of_the_transcripts_is_kept_aside_and_at_least_one(
     monkeypatch.setattr(module, "mean_context", lambda model, _: start)
     module.learn_context(model, Calibration(labels=[[3 + i] for i in range(count)]))
     assert sizes == [(count - aside, aside)]
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": -1}, {"rate": 0.0}, {"rank": -1}])
+def test_options_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError, match="must be positive, rank not negative"):
+        module.LearnedContextOptions(**wrong)

@@ -211,6 +211,8 @@ def test_faults_are_named():
         learn_vector(tiny("lm"), TEXT)
     with pytest.raises(BadInputError, match=r"model\.eval"):
         learn_vector(model.train(), TEXT)
+    with pytest.raises(BadInputError, match="rate must be above 0"):
+        LearnedVectorOptions(rate=0.0)
     with pytest.raises(BadInputError, match="epochs must be at least 1"):
         LearnedVectorOptions(epochs=0)
     assert LearnedVector(torch.zeros(1)).scale == 1.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,3 +170,23 @@ def test_a_damaged_folder_is_passed_over(models: Path, tmp_path: Path) -> None:
     (tmp_path / "sea").symlink_to(models / "sea")
     assert list(made_before(tmp_path, {})) == ["sea"]
     assert not made_before(tmp_path / "none", jobs_of([models / "sea"]))
+
+
+def test_a_name_that_leads_nowhere_is_taken(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "nowhere").symlink_to("nowhere")
+    with running(models, adapt=tmp_path) as live:
+        answer = ask(live, "POST", json={"name": "nowhere", "text": TEXT})
+        assert answer.status_code == 409 and "already" in answer.json()["error"]["message"]
+
+
+def test_a_folder_that_has_gone_is_told_without_its_path(models: Path, tmp_path: Path) -> None:
+    with running(models, adapt=tmp_path / "made") as live:
+        (tmp_path / "made").rmdir()
+        done = ended(live, begin(live))
+    assert done["error"] == "the folder of domains cannot be written: No such file or directory"
+
+
+def test_a_child_whose_service_has_died_does_nothing() -> None:
+    command = [sys.executable, "-m", "ilme.serve.adapting_child", "1"]  # another parent
+    done = subprocess.run(command, input=b"{}", capture_output=True, timeout=120, check=False)
+    assert done.returncode == 1 and not done.stdout and not done.stderr

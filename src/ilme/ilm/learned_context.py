@@ -46,6 +46,10 @@ class LearnedContextOptions:
     rank: int = 0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1 or self.rank < 0 or not self.rate > 0:
+            raise BadInputError(f"epochs, batch and rate must be positive, rank not negative; got {self}")
+
 
 def learn_context(
     model: TransformerAED,

@@ -67,6 +67,8 @@ class LearnedVectorOptions:
         for name in ("sentences", "epochs", "batch"):
             if getattr(self, name) < 1:
                 raise BadInputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.rate > 0:
+            raise BadInputError(f"rate must be above 0, got {self.rate}")
 
 
 def learn_vector(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -106,7 +107,7 @@ class Adapter:
         base = self.service.domain(base)
         if not NAME.fullmatch(name):
             raise RequestError("a domain's name has small letters, digits, dots, dashes and underscores", 400, "name")
-        if name in self.service.jobs or (self.folder / name).exists():
+        if name in self.service.jobs or os.path.lexists(self.folder / name):
             raise RequestError(f"there is a domain {name} already; choose another name", 409, "name")
         if not text.strip():
             raise RequestError("send text of the domain", 400, "text")
@@ -156,6 +157,12 @@ class Adapter:
         except TimeoutError:
             run.state = "failed"
             run.error = f"it took more than {self.service.options.adapt_timeout:.0f} s; send less text"
+        except OSError as error:  # its text has the service's own paths
+            log.exception("the folder of domains")
+            run.state, run.error = (
+                "failed",
+                f"the folder of domains cannot be written: {error.strerror or 'no reason given'}",
+            )
         except Exception as error:
             run.state, run.error = "failed", str(error).replace(str(work), "") or type(error).__name__
         finally:
@@ -166,7 +173,7 @@ class Adapter:
         """The child, from its start to its end."""
         job = self.service.jobs[run.base]
         request = _request(job, work / "text.txt", work / run.name)
-        command = (sys.executable, "-m", "ilme.serve.adapting_child")
+        command = (sys.executable, "-m", "ilme.serve.adapting_child", str(os.getpid()))
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, limit=LONGEST_LINE
@@ -192,7 +199,7 @@ class Adapter:
         """The finished folder under its name, and among the domains; it goes again if it cannot be loaded."""
         base = self.service.jobs[run.base]
         place = self.folder / run.name
-        if place.exists():  # made by somebody else meanwhile; a rename would replace an empty folder
+        if os.path.lexists(place):  # made by somebody else meanwhile; a rename would replace an empty folder
             raise BadInputError(f"there is a {run.name} already; choose another name")
         made.rename(place)
         job = Job(str(place), base.model if base.domain else "", base.device, base.format)

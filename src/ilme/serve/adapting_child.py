@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ilme.errors import IlmeError
-from ilme.recogniser.domain import Domain, model_of
-from ilme.workflows.adapt import adapt
 
 __all__ = ["main"]
 
@@ -26,8 +24,10 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when i
 
 def main() -> int:
     """Adapts as the request says; the exit status, with the reason in the last line if it is 1."""
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # at once, before what takes long to import
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):  # the service died before that
+        return 1
     os.nice(NICENESS)
     request: dict[str, Any] = json.loads(sys.stdin.read())
     lines = sys.stdout
@@ -44,6 +44,9 @@ def main() -> int:
 
 
 def _adapt(request: dict[str, Any], say: Any) -> None:
+    from ilme.recogniser.domain import Domain, model_of
+    from ilme.workflows.adapt import adapt
+
     model, options = request["model"], request["model_options"]
     if request["domain"]:
         folder = Path(request["domain"])
