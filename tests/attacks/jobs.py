@@ -165,6 +165,7 @@ JOBS = {
     for job in (
         Job("adapt", _adapt("text.txt")),
         Job("adapt again", _adapt("text.txt"), before=_adapted_before),
+        Job("adapt networks", lambda inputs, out: [*_adapt("text.txt")(inputs, out), "--minutes", "5"]),
         Job("transcribe", _transcribe, DECODED),
         Job("tune", _tune, DECODED),
         Job("evaluate", _evaluate, DECODED),

@@ -93,7 +93,7 @@ def stages_whole(out: Path, job: str, whole: Whole) -> None:
 
 
 CHECKS = {
-    "adapt": replaced_whole, "adapt again": replaced_whole, "transcribe": files_whole, "tune": files_whole,
+    "adapt": replaced_whole, "adapt again": replaced_whole, "adapt networks": replaced_whole, "transcribe": files_whole, "tune": files_whole,
     "evaluate": files_whole, "train rnnt": checkpoints_whole, "train lm": checkpoints_whole, "study": stages_whole,
 }  # fmt: skip
 
@@ -112,7 +112,7 @@ def rows() -> list[Any]:
 def needed(job: str) -> None:
     if job == "study":
         pytest.importorskip("espeakng_loader", reason="the study speaks: pip install 'ilme[synth]'")
-    if job == "study" or job.startswith("train"):
+    if job in ("study", "adapt networks") or job.startswith("train"):
         pytest.importorskip("lightning_fabric", reason="it trains: pip install 'ilme[train]'")
 
 

@@ -159,10 +159,8 @@ class Adapter:
             run.error = f"it took more than {self.service.options.adapt_timeout:.0f} s; send less text"
         except OSError as error:  # its text has the service's own paths
             log.exception("the folder of domains")
-            run.state, run.error = (
-                "failed",
-                f"the folder of domains cannot be written: {error.strerror or 'no reason given'}",
-            )
+            run.state = "failed"
+            run.error = f"the folder of domains cannot be written: {error.strerror or type(error).__name__}"
         except Exception as error:
             run.state, run.error = "failed", str(error).replace(str(work), "") or type(error).__name__
         finally:
