@@ -93,9 +93,11 @@ def stages_whole(out: Path, job: str, whole: Whole) -> None:
 
 
 CHECKS = {
-    "adapt": replaced_whole, "adapt again": replaced_whole, "adapt networks": replaced_whole, "transcribe": files_whole, "tune": files_whole,
-    "evaluate": files_whole, "train rnnt": checkpoints_whole, "train lm": checkpoints_whole, "study": stages_whole,
-}  # fmt: skip
+    **dict.fromkeys(("adapt", "adapt again", "adapt networks"), replaced_whole),
+    **dict.fromkeys(("transcribe", "tune", "evaluate"), files_whole),
+    **dict.fromkeys(("train rnnt", "train lm"), checkpoints_whole),
+    "study": stages_whole,
+}
 
 
 # --- the kills --------------------------------------------------------------------------------------------------------
