@@ -137,6 +137,7 @@ def test_killed_and_started_again(
             break
     done = run(job.words(inputs, out), tmp_path)
     assert done.status == 0, done.err
+    CHECKS[name](out, name, wanted)
     assert made(out, job.ignored) == wanted.after
     left = [p for p in tmp_path.rglob("*") if p.suffix in (*HALF_WRITTEN, ".lock")]
     assert not left, left
