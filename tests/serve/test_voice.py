@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.signal import lfilter
+from silero_vad import load_silero_vad
 
 from ilme.data.audio import resample
 from ilme.data.espeak import RATE_HZ, Voice, speak
@@ -14,7 +15,7 @@ from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
 from ilme.serve.tasks import Recognise, Shelf
 from ilme.serve.turns import Turns
-from ilme.serve.voice import RATE, VoiceActivity
+from ilme.serve.voice import CHUNK, RATE, VoiceActivity
 from ilme.workflows.transcribe import Job
 
 SECONDS = 3
@@ -53,6 +54,17 @@ def test_speech_is(level: float) -> None:
     assert VoiceActivity().is_spoken(spoken)
     (_, start), (_, stop) = Turns(VoiceActivity()).feed(spoken)
     assert 0.5 * RATE < start < 1.3 * RATE and stop > len(spoken) - 1.2 * RATE
+
+
+def test_pieces_are_heard_as_the_makers_hear_the_whole() -> None:
+    theirs = load_silero_vad(sequence=True)
+    spoken = resample(speak("the whale swam off", Voice()).astype(np.float32) / 32768, RATE_HZ, RATE)
+    spoken = np.pad(spoken, (CHUNK, -len(spoken) % CHUNK))
+    voice = VoiceActivity()
+    for _ in range(2):  # `reset` forgets
+        voice.reset()
+        pieces = [voice.probabilities(piece) for piece in np.split(spoken, [CHUNK, 3 * CHUNK, 20 * CHUNK])]
+        np.testing.assert_allclose(np.concatenate(pieces), theirs.audio_forward(spoken, RATE), atol=1e-4)
 
 
 def test_sounds_have_no_text(models: Path) -> None:

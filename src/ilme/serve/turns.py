@@ -65,9 +65,9 @@ class TurnOptions:
 
 
 class Voice(Protocol):
-    """The probability of speech of one chunk."""
+    """The probability of speech of each chunk."""
 
-    def probability(self, chunk: Samples) -> float: ...
+    def probabilities(self, samples: Samples) -> Samples: ...
 
 
 class Turns:
@@ -93,10 +93,12 @@ class Turns:
     def feed(self, samples: Samples) -> list[tuple[str, int]]:
         """What begins or ends in the samples: ("start" or "stop", at which sample from the beginning of all)."""
         self._left = np.concatenate([self._left, samples])
+        whole = len(self._left) // CHUNK * CHUNK
+        if not whole:
+            return []
+        chunks, self._left = self._left[:whole], self._left[whole:]
         found = []
-        while len(self._left) >= CHUNK:
-            chunk, self._left = self._left[:CHUNK], self._left[CHUNK:]
-            probability = self.voice.probability(chunk)
+        for probability in self.voice.probabilities(chunks):
             self.heard += CHUNK
             self._loud = self._loud + 1 if probability >= self.options.threshold else 0
             self._quiet = self._quiet + 1 if probability < self.options.threshold - HYSTERESIS else 0
