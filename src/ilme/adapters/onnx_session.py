@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError, MissingExtraError
+from ilme.runtime.onnx import import_onnxruntime
 
 __all__ = ["Kind", "OnnxGraph", "attention_files", "find_graph", "read_graph", "recognise", "session", "whole"]
 
@@ -120,11 +121,7 @@ def opened(file: Path | OnnxGraph, threads: int) -> OnnxGraph:
 
 def session(path: Path, threads: int = 1, content: bytes | None = None) -> Any:
     """An onnxruntime session on the CPU, of a file or of a graph that was made of it."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx") from error
-
+    onnxruntime = import_onnxruntime("onnx")
     if threads < 1:
         raise BadInputError(f"threads must be at least 1, got {threads}")
     if not path.is_file():

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ilme.data.audio import Samples, resample
 from ilme.errors import MissingExtraError
+from ilme.runtime.onnx import import_onnxruntime
 
 __all__ = ["CHUNK", "RATE", "VoiceActivity"]
 
@@ -30,10 +31,7 @@ class VoiceActivity:
     """The probability of speech, chunk by chunk; what it heard before counts until `reset`."""
 
     def __init__(self) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise MissingExtraError("onnxruntime", "serve") from error
+        onnxruntime = import_onnxruntime("serve")
         package = find_spec("silero_vad")  # its data alone: importing it sets torch's threads
         if package is None or package.origin is None:
             raise MissingExtraError("silero-vad", "serve")
