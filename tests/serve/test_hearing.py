@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
-from ilme.serve.hearing import Agreement
+from ilme.serve.hearing import Agreement, Turn
+from ilme.serve.tasks import NOTHING, About, Hear
 
 
 def test_only_what_two_hearings_agree_on_is_sent() -> None:
@@ -47,3 +53,28 @@ def test_the_rest_is_what_was_not_sent() -> None:
         assert agreement.add("the whale") == "the whale"
         assert agreement.rest(text) == rest, text
     assert Agreement().rest("all of it") == "all of it"
+
+
+def test_a_turn_that_begins_is_heard_in_two_parts_that_can_agree() -> None:
+    tasks: list[Hear] = []
+
+    async def hear(task: Hear) -> str:
+        tasks.append(task)
+        return ["the", "the whale", "the whale sw"][len(tasks) - 1]
+
+    service: Any = SimpleNamespace(jobs={"sea": None}, run_stream=hear)
+    about = About("rnnt", 16_000, 30.0, "en", 0.0, 0.0, 0.0, streams=True)
+    turn = Turn(service, "sea", about, NOTHING, "item", 0, np.arange(6400, dtype=np.float32), spoken=True)
+
+    async def heard() -> list[str]:
+        first = await turn.partial()
+        turn.add(np.arange(6400, 8000, dtype=np.float32))
+        return [first, await turn.partial()]
+
+    assert asyncio.run(heard()) == ["the", " whale"]
+    assert [(task.start, len(task.samples), task.last) for task in tasks] == [
+        (0, 5120, False),
+        (5120, 1280, False),
+        (6400, 1600, False),
+    ]
+    np.testing.assert_array_equal(np.concatenate([task.samples for task in tasks]), np.arange(8000))

@@ -30,6 +30,7 @@ from ilme.serve.app import create_app
 from ilme.serve.client import at_speaking_pace, transcribe_live
 from ilme.serve.guard import SUBPROTOCOL
 from ilme.serve.options import ServeOptions
+from ilme.serve.realtime import Session
 from ilme.serve.run import jobs_of
 from ilme.serve.service import Service
 from ilme.workflows.transcribe import Job
@@ -314,6 +315,40 @@ def test_settings_count_from_the_next_turn_on(live: Running) -> None:
     with opened(live, "forward") as other, opened(live, "sea") as line:
         say(line, "session.update", session={"audio": {"input": {"transcription": {"model": "forward"}}}})
         assert whole_turn(line) == whole_turn(other)
+
+
+class Hearings:
+    """A turn of which more is known after each of so many hearings; it may be over after some."""
+
+    item, over = "item", False
+
+    def __init__(self, left: int, over_after: int = 99) -> None:
+        self.left, self.over_after, self.heard = left, over_after, 0
+
+    @property
+    def due(self) -> bool:
+        return self.left > 0
+
+    async def partial(self) -> str:
+        self.left, self.heard = self.left - 1, self.heard + 1
+        self.over = self.heard >= self.over_after
+        return f" word {self.heard}"
+
+
+@pytest.mark.parametrize(
+    ("over_after", "words"), [(99, [" word 1", " word 2", " word 3"]), (2, [" word 1", " word 2"])]
+)
+def test_what_came_during_a_hearing_is_heard_at_once(over_after: int, words: list[str], live: Running) -> None:
+    sent: list[str] = []
+
+    class Socket:
+        async def send_text(self, text: str) -> None:
+            sent.append(json.loads(text)["delta"])
+
+    session: Any = Session(Socket(), live.service, "sea")  # type: ignore[arg-type]
+    session.turn = Hearings(3, over_after)
+    asyncio.run(session._partial(session.turn))
+    assert sent == words
 
 
 def test_silence_is_no_turn_and_has_no_text(models: Path) -> None:

@@ -106,6 +106,7 @@ class Turn:
         self.samples = len(audio)
         self._heard = self._sent = 0  # samples that the last hearing had; that a streaming model has
         self._asked = False  # a streaming model
+        self.over = False  # whether only its whole text is wanted any more
 
     @property
     def seconds(self) -> float:
@@ -139,22 +140,30 @@ class Turn:
         return whole[at:]
 
     async def partial(self) -> str:
-        """Hears what there is; what can be sent of it."""
-        self._heard = self.samples
-        return self.agreement.add(await self._text(last=False))
+        """Hears what there is; what can be sent of it.
+
+        A turn begins with audio from before it was known to be one: a model that streams hears it in two parts, so that
+        two hearings can agree at once.
+        """
+        step, first = int(STEP[True] * RATE), not self._heard
+        self._heard = heard = self.samples
+        if self.about.streams and first and heard > step:
+            self.agreement.add(await self._text(False, heard - step))
+        return self.agreement.add(await self._text(False, heard))
 
     async def final(self) -> str:
         """The whole turn's text."""
-        return await self._text(last=True) if self.spoken else ""
+        return await self._text(True, self.samples) if self.spoken else ""
 
     async def forget(self) -> None:
         """Drops what is kept of it."""
         if self._asked:
             await self.service.run_stream(Forget(self.item))
 
-    async def _text(self, last: bool) -> str:
+    async def _text(self, last: bool, samples: int) -> str:
+        """The text of the first so many samples."""
         rate = self.about.rate
-        audio = resample(self.audio, RATE, rate)
+        audio = resample(self.audio[:samples], RATE, rate)
         if not self.about.streams:
             window = Window(0.0, len(audio) / rate, audio)
             found = await self.service.submit(self.name, window, self.settings)

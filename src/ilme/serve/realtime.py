@@ -243,16 +243,17 @@ class Session:
             await self.send("input_audio_buffer.speech_started", audio_start_ms=begin, item_id=item)
 
     async def _partial(self, turn: Turn) -> None:
-        """Hears what there is; a failure is said once, and the next hearing begins anew."""
-        try:
-            delta = await turn.partial()
-        except Exception as error:
-            if not self._complained:
-                self._complained = True
-                await self._complain(error if isinstance(error, IlmeError) else HearingError(type(error).__name__))
-            return
-        if delta and turn is self.turn:
-            await self._delta(turn, delta)
+        """Hears what there is, and what came meanwhile; a failure is said once, and the next hearing begins anew."""
+        while turn.due and not turn.over:
+            try:
+                delta = await turn.partial()
+            except Exception as error:
+                if not self._complained:
+                    self._complained = True
+                    await self._complain(error if isinstance(error, IlmeError) else HearingError(type(error).__name__))
+                return
+            if delta and turn is self.turn:
+                await self._delta(turn, delta)
 
     async def _delta(self, turn: Turn, delta: str) -> None:
         await self.send(f"{EVENT}.delta", item_id=turn.item, content_index=0, delta=delta)
@@ -269,6 +270,7 @@ class Session:
         turn = self.turn
         if turn is None:
             return
+        turn.over = True
         if self._hearing is not None:
             await asyncio.gather(self._hearing, return_exceptions=True)
         self.turn = None
