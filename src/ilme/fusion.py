@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
@@ -73,14 +74,21 @@ def fuse(
     """asr + λ_T·lm − μ·subtracted + β·length + κ·phrases (Eqs. 27 and 33); a weight of 0 leaves the sum as it is."""
     score = asr
     if weights.lm:
-        score = score + weights.lm * lm
+        score = _plus(score, weights.lm, lm)
     if weights.subtracted:
-        score = score - weights.subtracted * subtracted
+        score = _plus(score, -weights.subtracted, subtracted)
     if weights.length:
         score = score + weights.length * length
     if weights.phrases:
         score = score + weights.phrases * phrases
     return score
+
+
+def _plus(score: Score, weight: float, part: Score) -> Score:
+    """score + weight · part; of whole rows without a copy of the product."""
+    if isinstance(score, Tensor) and isinstance(part, Tensor):
+        return torch.add(score, part, alpha=weight)
+    return score + weight * part
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from ilme.adapters.decoder import Vectors
+from ilme.adapters.decoder import CrossAttention, Vectors
 from ilme.adapters.hf import attention
 from ilme.errors import CheckpointError
 from ilme.ilm import Calibration, internal_lm
@@ -100,3 +100,31 @@ def test_tensors_of_another_model_are_refused(model):
         restored(model, "silence", {"hidden": torch.zeros(3, width + 1)}, 1.0)
     same = restored(model, "learned", {"vector": torch.ones(width)}, 1.0)
     assert torch.equal(same.tensors["vectors"], torch.ones(layers, width)), "one vector for every layer"
+
+
+def test_in_8_bits_silence_counts_in_groups():
+    """Where the states of a group are equal the rows are the same, and float32 takes every state again."""
+    model = tiny_whisper()
+    torch.manual_seed(0)
+    hidden = torch.randn(6, model.encoder_width).repeat_interleave(8, 0)
+    hidden = torch.cat([hidden, torch.randn(3, model.encoder_width)])
+    scorer = restored(model, "silence", {"hidden": hidden}, 1.0)
+    labels = torch.tensor([5, 6])
+    before, _ = scorer.score(labels, scorer.start(2)[1])
+    scorer.pack("int8")
+    assert scorer.context.keys[0].shape[2] == 6 + 3
+    torch.testing.assert_close(scorer.score(labels, scorer.start(2)[1])[0], before, atol=1e-4, rtol=1e-5)
+    scorer.pack("float32")
+    assert scorer.context.keys[0].shape[2] == len(hidden)
+    torch.testing.assert_close(scorer.score(labels, scorer.start(2)[1])[0], before)
+
+
+def test_attention_in_16_bits_is_nearly_that_in_32(model, hidden):
+    keys, values = model.decoder.keys_and_values(torch.stack(hidden))
+    counts = torch.zeros(2, keys[0].shape[2])
+    counts[1, 3:] = -torch.inf
+    x = torch.randn(6, 1, model.decoder.width)
+    layer = model.decoder.layers[0]
+    exact = CrossAttention(keys, values, counts)(0, layer, x)
+    rounded = CrossAttention([k.bfloat16() for k in keys], [v.bfloat16() for v in values], counts)(0, layer, x)
+    assert float((rounded - exact).norm() / exact.norm()) < 2e-2

@@ -30,7 +30,7 @@ from ilme.models.packed import (
 from ilme.models.rnnt import RNNT, RNNTConfig
 from ilme.testing import numbered_tokens
 
-TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 2e-2}  # of ‖y‖, for random weights and inputs
+TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2, "int8": 2e-2}  # of ‖y‖, for random weights and inputs
 
 
 def available(format):
@@ -73,6 +73,28 @@ def test_products_are_made_of_few_numbers_of_rows():
         x = torch.randn(rows, 3)
         assert torch.equal(product(x), 2 * x)
     assert set(asked) == {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
+
+
+@pytest.mark.parametrize(("format", "many"), [("float32", False), ("float32", True), ("float16", False)])
+@torch.no_grad()
+def test_weights_that_16_bits_hold_lose_nothing(format, many):
+    """As those of most published files."""
+    available(format)
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(50, 70).half().float(), torch.randn(50), torch.randn(9, 70)
+    expected = nn.functional.linear(x.double(), weight.double(), bias.double()).float()
+    torch.testing.assert_close(packed_product(weight, bias, format, many)(x), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_attention_of_heads_agrees(dtype):
+    available("float32" if dtype == torch.float32 else "bfloat16")
+    torch.manual_seed(0)
+    query, key, value, added = torch.randn(3, 20, 8), torch.randn(3, 31, 8), torch.randn(3, 31, 8), torch.randn(31)
+    found = attend(query, key, value, 0.5, added, dtype)
+    expected = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=added, scale=0.5)
+    assert distance(found, expected.transpose(0, 1).reshape(20, 24)) < (1e-5 if dtype == torch.float32 else 2e-2)
 
 
 @pytest.mark.parametrize("format", TOLERANCE)

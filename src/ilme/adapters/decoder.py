@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ilme.models.packed import packed_product
+from ilme.models.packed import has_bfloat16, packed_product
 from ilme.runtime.formats import Format
 
 __all__ = [
@@ -66,9 +66,10 @@ class Linear:
         biases = [weight.new_zeros(m.out_features) if m.bias is None else m.bias.detach() for m in modules]
         return cls(weight, torch.cat(biases) if len(biases) > 1 else biases[0])
 
-    def pack(self, format: Format) -> None:
+    def pack(self, format: Format, many: bool = False) -> None:
+        """See `packed_product`."""
         if format != self._format:  # recognisers that share a model each ask for it
-            self._product, self._format = packed_product(self.weight, self.bias, format), format
+            self._product, self._format = packed_product(self.weight, self.bias, format, many), format
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._product is None or x.requires_grad:
@@ -154,7 +155,7 @@ class CrossAttention:
     The n / B sequences of an utterance stand together: they are so many queries into the one memory of that utterance.
 
     Attributes:
-        keys, values: Per layer (B, H, T, D/H).
+        keys, values: Per layer (B, H, T, D/H); in bfloat16 a step reads half as much.
         mask: True where a frame may be attended to (B, T), or the logarithm of how much it counts; None if all do.
     """
 
@@ -164,12 +165,14 @@ class CrossAttention:
 
     def __call__(self, index: int, layer: Layer, x: Tensor) -> Tensor:
         n, q, _ = x.shape
-        utterances = len(self.keys[index])
-        query = layer.cross_q(layer.cross_norm(x)).view(utterances, n // utterances * q, -1)
+        keys, values = self.keys[index], self.values[index]
+        utterances = len(keys)
+        query = layer.split(layer.cross_q(layer.cross_norm(x)).view(utterances, n // utterances * q, -1))
         mask = None if self.mask is None else self.mask[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(
-            layer.split(query), self.keys[index], self.values[index], attn_mask=mask, scale=layer.scale
-        )
+        if keys.dtype == query.dtype:
+            mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=layer.scale)
+        else:
+            mixed = attend_rounded(query * layer.scale, keys, values, mask)
         return layer.cross_out(mixed.transpose(1, 2).reshape(n, q, -1))
 
 
@@ -187,7 +190,7 @@ class WatchedAttention:
 
     def __call__(self, index: int, layer: Layer, x: Tensor) -> Tensor:
         query = layer.split(layer.cross_q(layer.cross_norm(x)))[0]
-        scores = query @ self.attention.keys[index][0].transpose(1, 2) * layer.scale
+        scores = query @ self.attention.keys[index][0].transpose(1, 2).to(query.dtype) * layer.scale
         if self.attention.mask is not None:
             scores = scores + log_counts(self.attention.mask[0])
         self.seen.append(scores.softmax(-1))
@@ -243,6 +246,7 @@ class TransformerDecoder:
         self.norm = norm
         self.output = output
         self.rotate = rotate
+        self.rounded = False  # whether keys and values of encoder outputs are kept in bfloat16
 
     @property
     def width(self) -> int:
@@ -250,8 +254,18 @@ class TransformerDecoder:
 
     def pack(self, format: Format) -> None:
         """Arranges the weights for the CPU, see `ilme.models.packed`."""
-        for linear in (self.output, *(m for layer in self.layers for m in (*layer.maps, layer.cross_kv))):
+        for linear in (self.output, *(m for layer in self.layers for m in layer.maps)):
             linear.pack(format)
+        for layer in self.layers:
+            layer.cross_kv.pack(format, many=True)
+        self.rounded = format in ("int8", "bfloat16") and has_bfloat16()
+
+    def keys_and_values(self, hidden: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """What every layer's cross-attention needs of the encoder's output (B, T, D)."""
+        pairs = [layer.keys_and_values(hidden) for layer in self.layers]
+        if self.rounded:
+            pairs = [(k.bfloat16(), v.bfloat16()) for k, v in pairs]
+        return [k for k, _ in pairs], [v for _, v in pairs]
 
     def stream(self, labels: Tensor, cache: Cache | None, context: Context) -> Stream:
         """A stream of the new labels (n, q) after those in the cache."""
@@ -296,6 +310,17 @@ class TransformerDecoder:
             mask = torch.ones(q, length, dtype=torch.bool, device=qkv.device).tril(length - q)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=layer.scale)
         return mixed.transpose(1, 2).reshape(n, q, -1), (key, value)
+
+
+def attend_rounded(query: Tensor, keys: Tensor, values: Tensor, added: Tensor | None) -> Tensor:
+    """softmax(Q Kᵀ + added) V (B, H, q, D/H) for keys and values in bfloat16; sums and softmax are float32's."""
+    B, H, q, width = query.shape
+    rounded = query.to(keys.dtype).reshape(B * H, q, width)
+    scores = torch.bmm(rounded, keys.view(B * H, -1, width).transpose(1, 2))
+    if added is not None:
+        scores = (scores.view(B, H, q, -1) + log_counts(added).to(scores.dtype)).view(B * H, q, -1)
+    mixed = torch.bmm(scores.softmax(-1), values.view(B * H, -1, width))
+    return mixed.to(query.dtype).view(B, H, q, width)
 
 
 def log_counts(mask: Tensor) -> Tensor:

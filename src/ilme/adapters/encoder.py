@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ilme.adapters.decoder import FeedForward, Linear
-from ilme.models.packed import attend
+from ilme.models.packed import attend, has_bfloat16
 from ilme.runtime.formats import Format
 
 GROUP = 64  # rows are filled up to a multiple: oneDNN keeps a program for each number of rows that it meets
@@ -52,18 +52,21 @@ class EncoderLayer:
     heads: int
     scale: float
 
-    def __call__(self, x: Tensor, counts: Tensor | None, packed: bool) -> Tensor:
-        """(B, T, D) to the same; counts (B, T) are the logarithms of how much each position counts."""
+    def __call__(self, x: Tensor, counts: Tensor | None, packed: torch.dtype | None) -> Tensor:
+        """(B, T, D) to the same; counts (B, T) are the logarithms of how much each position counts.
+
+        Packed attention is computed in the number format `packed`.
+        """
         x = x + self.out(self._attention(self.qkv(self.norm(x)), counts, packed))
         return x + self.forward(self.forward_norm(x))
 
-    def _attention(self, qkv: Tensor, counts: Tensor | None, packed: bool) -> Tensor:
+    def _attention(self, qkv: Tensor, counts: Tensor | None, packed: torch.dtype | None) -> Tensor:
         B, T, width = qkv.shape
         parts = qkv.view(B, T, 3, self.heads, width // 3 // self.heads).permute(2, 0, 3, 1, 4)
         query, key, value = parts
-        if packed:
+        if packed is not None:
             added = [None] * B if counts is None else list(counts)
-            mixed = [attend(query[b], key[b], value[b], self.scale, added[b]) for b in range(B)]
+            mixed = [attend(query[b], key[b], value[b], self.scale, added[b], packed) for b in range(B)]
             return torch.stack(mixed)
         mask = None if counts is None else counts[:, None, None, :]
         whole = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=self.scale)
@@ -87,14 +90,14 @@ class Encoder:
         self.positions = positions
         self.layers = list(layers)
         self.norm = norm
-        self.packed = False
+        self.packed: torch.dtype | None = None
 
     def pack(self, format: Format) -> None:
         """Arranges the weights for the CPU, see `ilme.models.packed`."""
         for layer in self.layers:
             for linear in (layer.qkv, layer.out, layer.forward.first, layer.forward.second):
-                linear.pack(format)
-        self.packed = True
+                linear.pack(format, many=True)
+        self.packed = torch.bfloat16 if format in ("int8", "bfloat16") and has_bfloat16() else torch.float32
 
     def __call__(self, features: Tensor, speech: Tensor | None = None, stride: int = 1) -> tuple[Tensor, Tensor | None]:
         """Features (B, mels, N) to states (B, T, D), and the logarithms of how much they count (B, T); None if alike.

@@ -238,8 +238,8 @@ class TransformerAED(OwnOptions, ABC):
     @torch.inference_mode()
     def memory(self, hidden: Tensor, mask: Tensor | None = None) -> State:
         """Keys and values of every layer's cross-attention, computed once per utterance."""
-        pairs = [layer.keys_and_values(hidden) for layer in self.decoder.layers]
-        return {"keys": [k for k, _ in pairs], "values": [v for _, v in pairs], "mask": mask}
+        keys, values = self.decoder.keys_and_values(hidden)
+        return {"keys": keys, "values": values, "mask": mask}
 
     def without_audio(self) -> State:
         """One frame of zeros: each layer adds the bias of its values."""

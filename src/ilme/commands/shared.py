@@ -21,7 +21,7 @@ class ModelOptions:
         ranks: The .tiktoken file of an OpenAI .pt; found beside it or in an installed openai-whisper otherwise.
         head: ctc searches the CTC layer of a network of `ilme train` in place of its decoder.
         device: Where everything runs.
-        format: Format of the weights on a CPU: float32, bfloat16 or int8.
+        format: Format of the weights on a CPU: float32, float16, bfloat16 or int8.
     """
 
     language: str = ""

@@ -18,6 +18,7 @@ its own: the state of the acoustic pass has heard the audio.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,10 +30,12 @@ from ilme.adapters.hf import RATE, TransformerAED, attention
 from ilme.errors import CheckpointError
 from ilme.ilm.calibration import Calibration, Estimator
 from ilme.ilm.hosted import HostedLM
+from ilme.runtime.formats import Format
 from ilme.runtime.state import State, map_tensors
 
 __all__ = ["LearnedContext", "TransformerInternalLM", "estimators", "restored"]
 
+GROUP = 8  # states of silence that count as one in 8 bits; of one window they are nearly alike
 FLOOR = -1e4  # the log-probability of a suppressed unit; finite, so that μ·ILM never makes ∞ − ∞
 
 
@@ -71,6 +74,13 @@ class TransformerInternalLM(HostedLM):
     ) -> tuple[tuple[Tensor, State], tuple[Tensor, State]]:
         """The host's step and this scorer's in one pass over the weights."""
         return self.host.step_with(labels, state, memory, internal, self.context, self._allowed)
+
+    def pack(self, format: Format) -> None:
+        """As its model is packed: in 8 bits it attends to a fixed window's states in groups, see `_grouped`."""
+        if self.host.fixed_length and "hidden" in self.tensors:
+            hidden = self.tensors["hidden"]
+            states, counts = _grouped(hidden) if format == "int8" else (hidden, None)
+            self.context = attention(self.host.memory(states[None], counts))
 
 
 class LearnedContext(nn.Module):
@@ -170,6 +180,15 @@ def single_frame(layer: Layer, hidden: Tensor) -> Tensor:
     """The cross-attention's output (D,) when all frames are the one in `hidden` (1, 1, D): W_o v + b_o."""
     value = layer.cross_kv(hidden).chunk(2, dim=-1)[1]
     return layer.cross_out(value)[0, 0]
+
+
+def _grouped(hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """States (T, D) in groups of eight: the mean of each, and the logarithms of how many it stands for (1, groups)."""
+    whole = len(hidden) // GROUP * GROUP
+    means = hidden[:whole].view(-1, GROUP, hidden.shape[1]).mean(1)
+    counts = torch.zeros(len(means) + len(hidden) - whole, device=hidden.device)
+    counts[: len(means)] = math.log(GROUP)
+    return torch.cat([means, hidden[whole:]]), counts[None]
 
 
 def _attending(model: TransformerAED, hidden: Tensor, name: str) -> TransformerInternalLM:

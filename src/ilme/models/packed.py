@@ -3,10 +3,13 @@
 A search multiplies a few rows by large matrices, again and again. A library that meets the weights anew at
 each call spends most of its time arranging them; `pack` arranges them once:
 
-    float32    the same numbers to rounding, oneDNN's blocked layout
+    float32    the same numbers to rounding: oneDNN's blocked layout, or FBGEMM's 16 bits where these hold the weights
+               exactly
+    float16    weights rounded to 11 bits of mantissa; activations and sums in float32
     bfloat16   weights and activations rounded to 8 bits of mantissa, sums in float32
     int8       weights rounded to 8 bits, one scale per output; activations too, one scale per row; sums in
                int32:  y_r ≈ a_r · (x̂_r · Ŵᵀ) s + b,   x̂_r = round(x_r / a_r),  Ŵ_o = round(W_o / s_o)
+               (small matrices that 16 bits hold exactly stay in those: rounding the rows would take longer)
 
 Rows are scaled one by one, so a hypothesis scores the same whatever else is in its batch. A packed module
 keeps its parameters under their names: its `state_dict` is that of the module it replaced.
@@ -18,6 +21,7 @@ megabyte each. Searches and batches meet any number, so products are made of few
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
@@ -34,6 +38,7 @@ __all__ = [
     "PackedLinear",
     "PackingError",
     "attend",
+    "has_bfloat16",
     "in_few_sizes",
     "is_packed",
     "pack",
@@ -48,6 +53,8 @@ Network = TypeVar("Network", bound=nn.Module)
 ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of rows that products are compiled for
 SCORES = 1 << 19  # attention scores made at once: as many as stay in a processor's cache
+SMALL = 1 << 20  # weights of a matrix that fits a processor's nearer caches
+LARGEST_HALF = 65504.0  # the largest number of 16 bits
 SMALLEST = 1e-30  # scale of an all-zero row: keeps 0 / 0 out
 
 
@@ -243,10 +250,21 @@ def _product_of_distinct(product: Product, x: Tensor) -> Tensor:
     return product(x.index_select(0, rows)).index_select(0, of)
 
 
-def packed_product(weight: Tensor, bias: Tensor | None, format: Format) -> Product:
-    """The function x (n, inputs) → x Wᵀ + b (n, outputs) for fixed weights (outputs, inputs)."""
+def packed_product(weight: Tensor, bias: Tensor | None, format: Format, many: bool = False) -> Product:
+    """The function x (n, inputs) → x Wᵀ + b (n, outputs) for fixed weights (outputs, inputs).
+
+    Args:
+        weight: W.
+        bias: b.
+        format: Of the product.
+        many: Whether it is made of many rows at a time, as in an encoder, and not of a beam's.
+    """
     weight = weight.detach().contiguous()
     bias = None if bias is None else bias.detach()
+    if format == "float16":
+        return _half_product(weight, bias)
+    if not many and (format == "float32" or (format == "int8" and weight.numel() < SMALL)) and _fits_half(weight):
+        return _half_product(weight, bias)
     if format == "int8":
         return _int8_product(weight, bias)
     dtype = torch.float32 if format == "float32" else torch.bfloat16
@@ -282,16 +300,45 @@ def _float_product(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: product(x.bfloat16()).float()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, added: Tensor | None = None) -> Tensor:
-    """softmax(Q Kᵀ · scale + added) V, heads (H, q, D/H) and (H, T, D/H) to (q, D), by oneDNN's float32 products.
+def _half_product(weight: Tensor, bias: Tensor | None) -> Product:
+    """FBGEMM's: weights in 16 bits, half of what a product of few rows reads, all else in float32."""
+    arranged = torch.ops.quantized.linear_prepack_fp16(weight.clamp(-LARGEST_HALF, LARGEST_HALF), bias)
+    linear = torch.ops.quantized.linear_dynamic_fp16
+    return lambda x: linear(x, arranged)
 
-    They are twice as fast as torch's attention on processors for which MKL, which that one calls, was not made.
+
+def _fits_half(weight: Tensor) -> bool:
+    """Whether 16 bits hold the weights exactly, as those of most published files, and this build has the product."""
+    return _has_half_products() and bool((weight.half().float() == weight).all())
+
+
+@functools.cache
+def _has_half_products() -> bool:
+    try:
+        return bool(_half_product(torch.ones(16, 16), None)(torch.ones(2, 16)).eq(16).all())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    added: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """softmax(Q Kᵀ · scale + added) V, heads (H, q, D/H) and (H, T, D/H) to (q, D), by oneDNN's products.
+
+    In float32 they are twice as fast as torch's attention on processors for which MKL, which that one calls, was not
+    made; in bfloat16, where sums and softmax are float32's all the same, four times.
     """
     linear = torch.ops.mkldnn._linear_pointwise
     heads, q, width = query.shape
-    query, key = (query * scale).contiguous(), key.contiguous()
-    value = value.transpose(1, 2).contiguous()
-    mixed = query.new_empty(q, heads, width)
+    query, key = (query * scale).to(dtype).contiguous(), key.to(dtype).contiguous()
+    value = value.transpose(1, 2).to(dtype).contiguous()
+    added = None if added is None else added.to(dtype)
+    mixed = torch.empty(q, heads, width)
     rows = -(-q // max(1, -(-q * key.shape[1] // SCORES)))
     for h in range(heads):
         for low in range(0, q, rows):
@@ -310,6 +357,7 @@ def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     offset = levels + 1
     scale = (weight.abs().amax(1) / 127).clamp_(min=SMALLEST)
     arranged = torch.ops.onednn.qlinear_prepack((weight / scale[:, None]).round_().to(torch.int8), None)
+    scale /= levels  # rows come as shares of their largest number
     no_offset = torch.zeros(len(weight), dtype=torch.int32)
     shift = torch.tensor(offset + 0.5)  # a positive number is rounded by adding a half and cutting off
     added = torch.zeros(1) if bias is None else bias
@@ -319,10 +367,10 @@ def _int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     )
 
     def product(x: Tensor) -> Tensor:
-        step = x.abs().amax(1, keepdim=True).div_(levels).clamp_(min=SMALLEST)
-        levelled = torch.addcmul(shift, x, step.reciprocal()).to(torch.uint8)
+        largest = x.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
+        levelled = torch.addcdiv(shift, x, largest, value=levels).to(torch.uint8)
         sums = linear(levelled)
-        return torch.addcmul(added, sums, step, out=sums)
+        return torch.addcmul(added, sums, largest, out=sums)
 
     return product
 
@@ -377,10 +425,18 @@ def worth_packing(format: Format) -> bool:
     return True
 
 
+def has_bfloat16() -> bool:
+    """Whether this processor has bfloat16 instructions that oneDNN uses."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):
+        return False
+
+
 def _check_available(format: Format) -> None:
     """Tries the kernels once on a tiny matrix."""
     try:
-        supported = format != "bfloat16" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        supported = format != "bfloat16" or has_bfloat16()
         packed_product(torch.ones(16, 16), torch.zeros(16), format)(torch.ones(2, 16))
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         raise PackingError(

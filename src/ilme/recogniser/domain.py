@@ -186,7 +186,7 @@ def load_domain(
         lm: The LM, if it does not lie in the folder, or another is to be used.
         ranks: The .tiktoken file of an OpenAI .pt, if the card names one that does not lie in the folder.
         device: Where everything runs.
-        format: Format of the weights on a CPU: float32, bfloat16 or int8.
+        format: Format of the weights on a CPU: float32, float16, bfloat16 or int8.
         timestamps: Let Whisper write time stamps, so that segments are as long as sentences, not as windows.
         load: Loads the model as `load_model` does; a `SharedModels` for domains that are to share weights in memory.
     """

@@ -6,4 +6,4 @@ from typing import Literal
 
 __all__ = ["Format"]
 
-Format = Literal["float32", "bfloat16", "int8"]
+Format = Literal["float32", "float16", "bfloat16", "int8"]
