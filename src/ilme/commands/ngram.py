@@ -7,9 +7,15 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ilme.errors import BadInputError
+
+if TYPE_CHECKING:
+    from ilme.lm.ngram_sorted import SortedNGram
+    from ilme.lm.ngram_train import TrainedNGram
+
+IN_MEMORY = 20_000_000  # tokens of text whose n-grams are counted in memory: 5 GB of it at order 4
 
 
 def train(
@@ -23,7 +29,8 @@ def train(
     """Train a modified Kneser–Ney model on a token file and write it as ARPA.
 
     The inventory goes beside it, into OUT.tokens.json. A name that ends in .gz is compressed; one that ends in
-    .safetensors gets the form that loads at once instead of ARPA.
+    .safetensors gets the form that loads at once instead of ARPA. For that one, text of more than 20 million tokens is
+    sorted on the disk, in the model's folder, so that memory does not grow with it.
 
     Example:
         ilme ngram train out/text.tok --order 4 --out out/domain.arpa.gz
@@ -39,6 +46,7 @@ def train(
     """
     from ilme.data.tokenfile import TokenFile
     from ilme.lm.arpa import write_arpa
+    from ilme.lm.ngram_sorted import can_sort, train_sorted
     from ilme.lm.ngram_train import NGramOptions, train_ngram
     from ilme.runtime.files import write_text
 
@@ -51,26 +59,31 @@ def train(
         )
     began = time.perf_counter()
     source = TokenFile(tokens)
-    trained = train_ngram(source.ids, source.inventory, NGramOptions(order, tuple(prune or (0,))))
+    options = NGramOptions(order, tuple(prune or (0,)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".safetensors":
+    made: SortedNGram | TrainedNGram
+    if path.suffix == ".safetensors" and len(source) > IN_MEMORY and can_sort(source.inventory, order):
+        made = train_sorted(source.ids, source.inventory, path, options)
+    elif path.suffix == ".safetensors":
         from ilme.lm.ngram import NGramScorer, build_automaton
 
-        arpa = trained.arpa
+        made = train_ngram(source.ids, source.inventory, options)
+        arpa = made.arpa
         NGramScorer(build_automaton(arpa), source.inventory, arpa.missing, arpa.unknown).save(path)
     else:
-        write_arpa(path, trained.arpa, source.inventory, units)
+        made = train_ngram(source.ids, source.inventory, options)
+        write_arpa(path, made.arpa, source.inventory, units)
         beside = path.with_name(f"{path.name}.tokens.json")
         write_text(beside, json.dumps(source.inventory.to_json(), ensure_ascii=False))
-    for k, (seen, kept, d) in enumerate(zip(trained.seen, trained.kept, trained.discounts, strict=True), 1):
-        note = "  (discounts undefined by the counts: 0.5, 1, 1.5)" if k in trained.fallbacks else ""
+    for k, (seen, kept, d) in enumerate(zip(made.seen, made.kept, made.discounts, strict=True), 1):
+        note = "  (discounts undefined by the counts: 0.5, 1, 1.5)" if k in made.fallbacks else ""
         print(f"order {k}: {kept} n-grams kept, {seen} seen, D = {d[0]:.4f} {d[1]:.4f} {d[2]:.4f}{note}")
     seconds = time.perf_counter() - began
     print(f"{len(source)} tokens of {source.sentences} sentences -> {path} in {seconds:.1f} s")
     if tool is not None:
-        made = path.with_name(f"{path.name}.bin")
-        done = subprocess.run([tool, str(path), str(made)], capture_output=True, text=True, check=False)
+        binary_file = path.with_name(f"{path.name}.bin")
+        done = subprocess.run([tool, str(path), str(binary_file)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise BadInputError(f"build_binary failed: {done.stderr.strip()[-500:]}")
-        write_text(made.with_name(f"{made.name}.tokens.json"), beside.read_text(encoding="utf-8"))
-        print(f"KenLM binary -> {made}")
+        write_text(binary_file.with_name(f"{binary_file.name}.tokens.json"), beside.read_text(encoding="utf-8"))
+        print(f"KenLM binary -> {binary_file}")

@@ -12,9 +12,8 @@ search over the vocabulary, no cache, and on CUDA no wait for the device.
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ilme.errors import BadInputError, CheckpointError
-from ilme.lm.arpa import LARGEST_BACKOFF, MOST_ORDERS, NEVER, Arpa, Units, read_arpa
-from ilme.runtime.configs import config_from_json, json_object, read_json_object
-from ilme.runtime.files import write_atomically
+from ilme.lm.arpa import NEVER, Arpa, Units, read_arpa
+from ilme.lm.ngram_file import Automaton, Stored, new_ngram_file, read_ngram_file
+from ilme.runtime.configs import config_from_json, read_json_object
 from ilme.runtime.state import State
 from ilme.runtime.tensors import read_header
 from ilme.tokens import Tokens
@@ -38,42 +37,12 @@ KENLM = b"mmap lm http://kheafield.com"  # how KenLM's binaries begin
 
 __all__ = ["NGramScorer", "is_ngram", "lm_tokens", "load_ngram"]
 
-FORMAT = "ilme-ngram-1"
-
 
 def lm_tokens(tokens: Tokens) -> Tokens:
     """The inventory as a language model uses it: the end of sentence takes the id of a transducer's blank."""
     if tokens.blank is None:
         return tokens
     return replace(tokens, blank=None, eos=tokens.blank if tokens.eos is None else tokens.eos)
-
-
-@dataclass(frozen=True)
-class Automaton:
-    """The contexts and arcs of a back-off model over W = V + 1 symbols (V is the sentence start).
-
-    Arcs are sorted by (node, symbol). Node 0 is the empty context; its arcs 0 … W−1 are the unigrams. The
-    arc a of an n-gram below the highest order leads to the node a + 1, the context it forms.
-
-    Attributes:
-        key: node · W + symbol of each arc, ascending (A,).
-        symbol: Symbol of each arc (A,).
-        log_prob: ln P of each arc (A,).
-        target: The node after each arc (A,).
-        first: The arcs of node i are first[i] … first[i + 1] − 1 (nodes + 1,).
-        backoff: ln of each node's back-off weight (nodes,).
-        shorter: The node of the longest known shorter context (nodes,); 0 for node 0.
-        order: The model's order N: a chain of contexts has at most N − 1 nodes above node 0.
-    """
-
-    key: NDArray[np.int64]
-    symbol: NDArray[np.int64]
-    log_prob: NDArray[np.float64]
-    target: NDArray[np.int64]
-    first: NDArray[np.int64]
-    backoff: NDArray[np.float64]
-    shorter: NDArray[np.int64]
-    order: int
 
 
 def build_automaton(arpa: Arpa) -> Automaton:
@@ -111,7 +80,7 @@ def build_automaton(arpa: Arpa) -> Automaton:
             backoff = np.concatenate([backoff, table.backoff[rank]])
             shorter = np.concatenate([shorter, suffix])
     first = np.searchsorted(key, np.arange(len(backoff) + 1) * width)
-    return Automaton(key, key % width, log_prob, target, first, backoff, shorter, order)
+    return Automaton(key, log_prob, target, first, backoff, shorter, order)
 
 
 def _nodes(contexts: NDArray[np.int64], key: NDArray[np.int64], width: int) -> NDArray[np.int64]:
@@ -191,14 +160,9 @@ class NGramScorer:
         self._key = placed(automaton.key)
         self._target = placed(automaton.target)
         self._shorter = placed(automaton.shorter)
-        self._symbol = placed(automaton.symbol)
+        self._first = placed(automaton.first)
         self._log_prob = placed(automaton.log_prob).to(dtype)
         self._backoff = placed(automaton.backoff).to(dtype)
-        # The root's arcs are the unigram row itself, so for the overwriting it counts as a node without arcs.
-        first, last = automaton.first[:-1].copy(), automaton.first[1:].copy()
-        first[0] = last[0] = 0
-        self._first, self._count = placed(first), placed(last - first)
-        self._most = int((last - first).max())
         self._unigram = self._log_prob[:size].clone()
         if self.tokens.sos is not None and self.tokens.sos != self.tokens.eos:
             self._unigram[self.tokens.sos] = NEVER
@@ -207,7 +171,9 @@ class NGramScorer:
         if self._missing is not None:
             assert unknown is not None  # the reader gives both or neither
             self._alias[self._missing] = unknown
-        self._padded = self.device.type != "cpu"
+        self._padded = False
+        if self.device.type != "cpu":
+            self._pad()
         self._start = size + 1 if automaton.order > 1 else 0
 
     @classmethod
@@ -224,6 +190,15 @@ class NGramScorer:
         arpa = read_arpa(path, tokens, units)
         return cls(build_automaton(arpa), tokens, arpa.missing, arpa.unknown, device, dtype)
 
+    def _pad(self) -> None:
+        """From now on rows are written with padding, which needs no look at how many words a context has."""
+        self._padded = True
+        self._symbol = self._key % self._width
+        # The root's arcs are the unigram row itself, so for the overwriting it counts as a node without arcs.
+        self._count = self._first.diff()
+        self._count[0] = 0
+        self._most = int(self._count.max())
+
     def start(self, n: int) -> tuple[Tensor, State]:
         node = torch.full((n,), self._start, dtype=torch.int64, device=self.device)
         return self._rows(node), node
@@ -237,17 +212,15 @@ class NGramScorer:
 
     def _next(self, node: Tensor, word: Tensor) -> Tensor:
         """The longest known context that ends in `word` after each context `node`; both (n,)."""
-        result, found = (
-            self._target[word],
-            torch.zeros_like(word, dtype=torch.bool),
-        )  # arc `word` is its unigram
+        result = self._target[word].long()  # arc `word` is its unigram
+        found = torch.zeros_like(word, dtype=torch.bool)
         for _ in range(self.order - 1):
             wanted = node * self._width + word
             arc = torch.searchsorted(self._key, wanted).clamp_(max=len(self._key) - 1)
             hit = (self._key[arc] == wanted) & ~found
-            result = torch.where(hit, self._target[arc], result)
+            result = torch.where(hit, self._target[arc].long(), result)
             found |= hit
-            node = self._shorter[node]
+            node = self._shorter[node].long()
         return result
 
     def _rows(self, node: Tensor) -> Tensor:
@@ -261,7 +234,7 @@ class NGramScorer:
             chain.append(node)
             paid.append(total)
             total = total + self._backoff[node]
-            node = self._shorter[node]
+            node = self._shorter[node].long()
         # With padding, one column more than the vocabulary takes the writes of the padding; it is cut off
         # at the end.
         width = self._width if self._padded else self._width - 1
@@ -277,11 +250,14 @@ class NGramScorer:
 
     def _overwrite_ragged(self, rows: Tensor, context: Tensor, cost: Tensor) -> None:
         """Writes exactly the seen words; sizes depend on the data, which a CPU may look at."""
-        count = self._count[context]
+        first = self._first[context]
+        # The root's arcs are the unigram row itself: for the overwriting it counts as a context without arcs.
+        count = (self._first[context + 1] - first).masked_fill_(context == 0, 0)
         row = torch.repeat_interleave(count)
         before = torch.cumsum(count, 0) - count
-        arc = torch.arange(len(row)) + (self._first[context] - before)[row]
-        rows.view(-1)[row * rows.shape[1] + self._symbol[arc]] = self._log_prob[arc] + cost[row]
+        arc = torch.arange(len(row)) + (first - before)[row]
+        symbol = self._key[arc] - (context * self._width)[row]
+        rows.view(-1)[row * rows.shape[1] + symbol] = self._log_prob[arc] + cost[row]
 
     def _overwrite_padded(self, rows: Tensor, context: Tensor, cost: Tensor) -> None:
         """Writes as many words for each row as the largest context has: a size known without asking."""
@@ -292,24 +268,11 @@ class NGramScorer:
         rows.scatter_(1, symbol, self._log_prob[arc] + cost[:, None])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model in a form that loads at once: safetensors, with the inventory inside. Atomic."""
-        from safetensors.numpy import save
-
-        a = self.automaton
-        arrays = {
-            "key": a.key,
-            "log_prob": a.log_prob,
-            "target": a.target,
-            "backoff": a.backoff,
-            "shorter": a.shorter,
-        }
-        header = {
-            "order": a.order,
-            "missing": self.missing,
-            "unknown": self.unknown,
-            "tokens": self.tokens.to_json(),
-        }
-        write_atomically(Path(path), save(arrays, {"format": FORMAT, "ngram": json.dumps(header)}))
+        """Writes the model in a form that loads at once, see `ilme.lm.ngram_file`. Atomic."""
+        a, stored = self.automaton, Stored(self.order, self.tokens, self.missing, self.unknown)
+        with new_ngram_file(path, stored, len(a.key), len(a.backoff)) as new:
+            for name in ("key", "first", "log_prob", "target", "backoff", "shorter"):
+                getattr(new, name)[:] = getattr(a, name)
 
     @classmethod
     def load(
@@ -318,86 +281,9 @@ class NGramScorer:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> NGramScorer:
-        """Loads what `save` wrote."""
-        from safetensors import SafetensorError, safe_open
-
-        if not Path(path).is_file():
-            raise CheckpointError(f"no n-gram model at {path}")
-        try:
-            with safe_open(path, "numpy") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != FORMAT:
-                    raise CheckpointError(f"{path} is not an n-gram model: its format is {metadata.get('format')!r}")
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged or of another version: {error}; write it again") from error
-        try:
-            header = json_object(metadata.get("ngram", "null"), "entry 'ngram' of its header")
-            stored = config_from_json(_Stored, header)
-            automaton = _automaton(stored, arrays)
-        except (BadInputError, CheckpointError) as error:
-            raise CheckpointError(f"{path} is damaged or of another version: {error}; write it again") from error
+        """Opens what `save` wrote; on a CPU a row reads what it needs of the file."""
+        automaton, stored = read_ngram_file(path)
         return cls(automaton, stored.tokens, stored.missing, stored.unknown, device, dtype)
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """The header of a file: what the arrays do not say."""
-
-    order: int
-    tokens: Tokens
-    missing: tuple[int, ...] = ()
-    unknown: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.order <= MOST_ORDERS:
-            raise BadInputError(f"the order must lie between 1 and {MOST_ORDERS}, got {self.order}")
-        named = [*self.missing, *(() if self.unknown is None else (self.unknown,))]
-        if any(not 0 <= i < len(self.tokens) for i in named):
-            raise BadInputError(f"ids without a unigram must be among the {len(self.tokens)} tokens")
-        if self.missing and self.unknown is None:
-            raise BadInputError("ids without a unigram need the id that stands for them")
-
-
-def _automaton(stored: _Stored, arrays: dict[str, NDArray[np.generic]]) -> Automaton:
-    """The automaton out of the arrays of a file, each of which is checked: a search follows them without a look."""
-    kinds = {"key": "i", "log_prob": "f", "target": "i", "backoff": "f", "shorter": "i"}
-    if set(arrays) != set(kinds):
-        raise BadInputError(f"it must hold {', '.join(kinds)} and holds {', '.join(sorted(arrays))[:200]}")
-    for name, kind in kinds.items():
-        if arrays[name].ndim != 1 or arrays[name].dtype.kind != kind:
-            raise BadInputError(f"{name} is no list of {'whole ' if kind == 'i' else ''}numbers")
-    key, target, shorter = (arrays[name].astype(np.int64, copy=False) for name in ("key", "target", "shorter"))
-    log_prob, backoff = (arrays[name].astype(np.float64, copy=False) for name in ("log_prob", "backoff"))
-    width, nodes = len(stored.tokens) + 1, len(backoff)
-    if not len(key) == len(log_prob) == len(target) or not len(shorter) == nodes >= 1:
-        raise BadInputError("its arrays differ in length")
-    if nodes > 1 and nodes <= width:
-        raise BadInputError(f"it has {nodes} contexts, too few for an inventory of {width - 1} tokens")
-    if len(key) < width or not np.array_equal(key[:width], np.arange(width)):
-        raise BadInputError(f"key does not begin with the {width} unigrams of its inventory")
-    if not (np.diff(key) > 0).all() or key[-1] >= nodes * width:
-        raise BadInputError("key is not ascending, or names contexts that are not there")
-    if not ((target >= 0) & (target < nodes)).all():
-        raise BadInputError("target names contexts that are not there")
-    if (nodes == 1) != (stored.order == 1):
-        raise BadInputError(f"a model of order {stored.order} cannot have {nodes} contexts")
-    # A context is stored after the shorter ones: so no chain of back-offs comes back to where it was.
-    if shorter[0] != 0 or not ((shorter[1:] >= 0) & (shorter[1:] < np.arange(1, nodes))).all():
-        raise BadInputError("shorter does not lead from each context to an earlier one")
-    chain = shorter
-    for _ in range(stored.order - 2):
-        chain = shorter[chain]
-    if chain.any():
-        raise BadInputError(f"a context has more shorter ones than order {stored.order} allows")
-    if np.isnan(log_prob).any() or (log_prob > 1e-5).any():
-        raise BadInputError("log_prob holds NaN, or a probability above 1")
-    if np.isnan(backoff).any() or (backoff > LARGEST_BACKOFF).any():
-        raise BadInputError(f"backoff holds NaN, or a weight above exp({LARGEST_BACKOFF:.0f})")
-    first = np.searchsorted(key, np.arange(nodes + 1) * width)
-    return Automaton(
-        key, key % width, np.maximum(log_prob, NEVER), target, first, np.maximum(backoff, NEVER), shorter, stored.order
-    )
 
 
 def load_ngram(

@@ -27,7 +27,7 @@ from ilme.lm.arpa import NEVER, Arpa, NGramTable
 from ilme.lm.ngram import lm_tokens
 from ilme.tokens import Tokens
 
-__all__ = ["NGramOptions", "TrainedNGram", "train_ngram"]
+__all__ = ["NGramOptions", "TrainedNGram", "discounted", "discounts_of", "train_ngram", "unigrams", "with_starts"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -113,16 +113,16 @@ def train_ngram(ids: NDArray[np.integer], tokens: Tokens, options: NGramOptions 
     """
     options = options or NGramOptions()
     tokens = lm_tokens(tokens)
-    stream = _with_starts(ids, tokens)
+    stream = with_starts(ids, tokens)
     orders = _count(stream, len(tokens), tokens.eos, options.order)
     adjusted = [_adjusted(orders, k) for k in range(options.order)]
     kept = [c.count > limit for c, limit in zip(orders, options.thresholds, strict=True)]
     kept[0][:] = True
     adjusted[0][len(tokens)] = 0  # the start of sentence is never predicted
-    found = [_discounts(a) for a in adjusted]
+    found = [discounts_of(np.bincount(np.minimum(a, 5), minlength=6)) for a in adjusted]
     discounts = [d or FALLBACK for d in found]
 
-    probs = [_unigrams(adjusted[0], discounts[0], tokens)]
+    probs = [unigrams(adjusted[0], discounts[0], tokens)]
     gammas: list[Floats] = []
     for k in range(1, options.order):
         p, gamma = _interpolated(orders[k], adjusted[k], kept[k], discounts[k], probs[k - 1], len(orders[k - 1]))
@@ -138,7 +138,7 @@ def train_ngram(ids: NDArray[np.integer], tokens: Tokens, options: NGramOptions 
     )
 
 
-def _with_starts(ids: NDArray[np.integer], tokens: Tokens) -> Ints:
+def with_starts(ids: NDArray[np.integer], tokens: Tokens) -> Ints:
     """The text with the start symbol V before each sentence; empty sentences are left out."""
     if tokens.eos is None:
         raise BadInputError("an n-gram model needs an inventory with an end of sentence (eos)")
@@ -201,9 +201,8 @@ def _adjusted(orders: list[_Counts], k: int) -> Ints:
     return np.where(orders[k].first, orders[k].count, before)
 
 
-def _discounts(adjusted: Ints) -> tuple[float, float, float] | None:
-    """D1, D2, D3+; None where the counts of counts do not define them."""
-    n = np.bincount(np.minimum(adjusted, 5), minlength=6)
+def discounts_of(n: Ints) -> tuple[float, float, float] | None:
+    """D1, D2, D3+ from the numbers n_i of n-grams with a = i (n_5: and more); None where they define none."""
     if not (n[1] and n[2] and n[3]):
         return None
     y = n[1] / (n[1] + 2 * n[2])
@@ -211,17 +210,17 @@ def _discounts(adjusted: Ints) -> tuple[float, float, float] | None:
     return (d[0], d[1], d[2]) if all(0 <= x <= i for i, x in enumerate(d, 1)) else None
 
 
-def _discount(adjusted: Ints, discounts: tuple[float, float, float]) -> Floats:
+def discounted(adjusted: Ints, discounts: tuple[float, float, float]) -> Floats:
     table = np.array([0.0, *discounts], dtype=np.float64)
     return np.minimum(table[np.minimum(adjusted, 3)], adjusted.astype(np.float64))
 
 
-def _unigrams(adjusted: Ints, discounts: tuple[float, float, float], tokens: Tokens) -> Floats:
+def unigrams(adjusted: Ints, discounts: tuple[float, float, float], tokens: Tokens) -> Floats:
     """p(w) of every symbol: discounted, and what is left spread evenly over all V tokens."""
     possible = np.arange(len(tokens) + 1) < len(tokens)
     if tokens.sos is not None and tokens.sos != tokens.eos:
         possible[tokens.sos] = False
-    taken = _discount(adjusted, discounts)
+    taken = discounted(adjusted, discounts)
     gamma = taken.sum() / adjusted.sum()
     p: Floats = (adjusted - taken) / adjusted.sum() + np.where(possible, gamma / possible.sum(), 0.0)
     return p
@@ -237,7 +236,7 @@ def _interpolated(
 ) -> tuple[Floats, Floats]:
     """p(w | h) of each n-gram and γ(h) of each context; a context that nothing follows has γ = 1."""
     total = np.bincount(counts.prefix, adjusted, contexts)
-    taken = np.where(kept, _discount(adjusted, discounts), adjusted)
+    taken = np.where(kept, discounted(adjusted, discounts), adjusted)
     left = np.bincount(counts.prefix, taken, contexts)
     gamma = np.divide(left, total, out=np.ones(contexts), where=total > 0)
     p = (adjusted - taken) / total[counts.prefix] + gamma[counts.prefix] * lower[counts.suffix]
