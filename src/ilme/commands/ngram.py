@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ilme.lm.ngram_sorted import SortedNGram
     from ilme.lm.ngram_train import TrainedNGram
 
-IN_MEMORY = 20_000_000  # tokens of text whose n-grams are counted in memory: 5 GB of it at order 4
-
 
 def train(
     tokens: str,
@@ -29,8 +27,8 @@ def train(
     """Train a modified Kneser–Ney model on a token file and write it as ARPA.
 
     The inventory goes beside it, into OUT.tokens.json. A name that ends in .gz is compressed; one that ends in
-    .safetensors gets the form that loads at once instead of ARPA. For that one, text of more than 20 million tokens is
-    sorted on the disk, in the model's folder, so that memory does not grow with it.
+    .safetensors gets the form that loads at once instead of ARPA. For that one n-grams are sorted on the disk, in the
+    model's folder, so that text of any size can be read.
 
     Example:
         ilme ngram train out/text.tok --order 4 --out out/domain.arpa.gz
@@ -62,7 +60,7 @@ def train(
     options = NGramOptions(order, tuple(prune or (0,)))
     path.parent.mkdir(parents=True, exist_ok=True)
     made: SortedNGram | TrainedNGram
-    if path.suffix == ".safetensors" and len(source) > IN_MEMORY and can_sort(source.inventory, order):
+    if path.suffix == ".safetensors" and can_sort(source.inventory, order):
         made = train_sorted(source.ids, source.inventory, path, options)
     elif path.suffix == ".safetensors":
         from ilme.lm.ngram import NGramScorer, build_automaton
