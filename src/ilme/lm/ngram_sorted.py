@@ -6,7 +6,7 @@ sorted and counted, and become a run on the disk; runs are then merged range by 
 through the counts of an order in their order, block by block. Only what is looked up, the counts and probabilities of
 the order below, is an array in memory.
 
-    memory   about 12 bytes for each token of a piece and 28 for each n-gram below the highest order
+    memory   about 30 bytes for each token of a piece and 28 for each n-gram below the highest order
     disk     12 bytes for each different n-gram, twice while runs are merged, and the model
 """
 
