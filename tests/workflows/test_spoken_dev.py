@@ -170,10 +170,10 @@ def test_adaptation_tunes_on_lines_that_the_lm_has_not_read(run, tmp_path, monke
     card = card_text(adapted, "out")
     assert (
         "**Dev is synthetic: 4 lines of the text, spoken by espeak-ng" in card
-        and "more of the LM than" in card
+        and "worse than none in three" in card
         and "| synthetic dev (4 utterances) |" in card
     )
-    assert "more of the LM than" not in _spoken(about | {"voice": "a neural voice"})
+    assert "worse than none in three" not in _spoken(about | {"voice": "a neural voice"})
     assert "Dev is synthetic" not in card_text(everything, "all")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all", "meanwhile.safetensors", "out", "text.txt"]
 

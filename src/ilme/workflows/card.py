@@ -71,7 +71,7 @@ def _decoding(taken: dict[str, Any]) -> str:
 
 def _spoken(about: dict[str, Any]) -> str:
     """That dev is no speech of people, and who spoke it."""
-    hard = " This voice is hard to hear, and asks for more of the LM than people's speech needs."
+    hard = " Weights that espeak-ng chose were worse than none in three domains of four: hear for yourself."
     return (
         f"**Dev is synthetic: {about['lines']} lines of the text, spoken by {about['voice']}, clean, in rooms and by "
         f"telephone. How many errors people's speech has is not known.{hard if about['voice'] == 'espeak-ng' else ''}**"

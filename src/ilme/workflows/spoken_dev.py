@@ -3,8 +3,8 @@
     lines are drawn from the text and kept out of the LM → spoken by the neural voice, or by espeak-ng where that is not
       installed → heard clean, in a room, or over the telephone, in turn → tuned on like any dev speech
 
-espeak-ng is the second choice: recognisers hear it far worse than people, and weights that its errors ask for are too
-large (docs/results/weights-without-dev.md).
+espeak-ng is the second choice: Whisper hears it far worse than people, and what it chose was worse than no LM in three
+domains of four (docs/results/weights-without-dev.md).
 The voices are cached in a folder whose name depends on the lines and on how they are spoken, so that a run that was
 killed goes on. The same text and seed give the same dev set.
 """
