@@ -133,19 +133,23 @@ def read_ngram_file(path: str | os.PathLike[str]) -> tuple[Automaton, Stored]:
 
     if not Path(path).is_file():
         raise CheckpointError(f"no n-gram model at {path}")
+    damaged = f"{path} is damaged or of another version"
     try:
         with safe_open(path, "numpy") as file:  # it checks the header and that the file is whole
             metadata = file.metadata() or {}
-        if metadata.get("format") not in (FORMAT, WITHOUT_FIRST):
-            raise CheckpointError(f"{path} is not an n-gram model: its format is {metadata.get('format')!r}")
         with Path(path).open("rb") as stream:
             size = struct.unpack("<Q", stream.read(8))[0]
             header = json.loads(stream.read(size))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{damaged}: {error}; write it again") from error
+    if metadata.get("format") not in (FORMAT, WITHOUT_FIRST):
+        raise CheckpointError(f"{path} is not an n-gram model: its format is {metadata.get('format')!r}")
+    try:
         stored = config_from_json(Stored, json_object(metadata.get("ngram", "null"), "entry 'ngram' of its header"))
         arrays = _mapped(Path(path), header, 8 + size, "c")
         return _checked(stored, arrays, with_first=metadata["format"] == FORMAT), stored
-    except (SafetensorError, OSError, BadInputError) as error:
-        raise CheckpointError(f"{path} is damaged or of another version: {error}; write it again") from error
+    except (BadInputError, CheckpointError, OSError) as error:
+        raise CheckpointError(f"{damaged}: {error}; write it again") from error
 
 
 def _mapped(path: Path, header: Mapping[str, Any], start: int, mode: Any) -> dict[str, Array]:
