@@ -29,10 +29,13 @@ def compare(
         source: Text of the source domain, one sentence a line: recall of words by how often it has them.
         target: Text of the target domain: with a source, recall of the words that mark the target.
     """
+    from ilme.errors import UsageError
     from ilme.evaluation.analysis import word_changes
     from ilme.evaluation.results import Results, merge_results
     from ilme.evaluation.tables import comparison_table, main_table, recall_table, render_all
 
+    if words < 0:
+        raise UsageError(f"--words must not be negative, got {words}; 0 lists none")
     merged = merge_results([Results.load(path) for path in results], name)
     if out is not None:
         merged.save(out)

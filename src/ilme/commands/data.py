@@ -40,6 +40,9 @@ def import_corpus(
     """
     from ilme.data.importing import import_corpus as run
 
+    if workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {workers}")
+
     def progress(done: int, found: int) -> None:
         print(f"\r{done:,} of {found:,} utterances", end="", file=sys.stderr, flush=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from ilme.data.manifests import is_shar, open_cuts
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, UsageError
 from ilme.runtime.files import replace_folder
 
 __all__ = ["write_shards"]
@@ -26,7 +26,7 @@ def write_shards(
         audio: How the audio is stored; `original` copies the bytes of whole files as they are.
     """
     if size < 1:
-        raise BadInputError(f"size={size} must be at least 1")
+        raise UsageError(f"size={size} must be at least 1")
     if is_shar(out):
         raise BadInputError(f"{out} already holds shards; give another folder, or remove them first")
     if out.is_dir() and any(out.iterdir()):

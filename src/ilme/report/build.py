@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ilme import __version__
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, UsageError
 from ilme.evaluation.results import Results, merge_results
 from ilme.evaluation.tables import main_table
 from ilme.report.gather import gather_curves, gather_set
@@ -43,7 +43,7 @@ class ReportOptions:
     def __post_init__(self) -> None:
         for name in ("audio", "transcripts", "recordings"):
             if getattr(self, name) < 0:
-                raise BadInputError(f"{name} must not be negative, got {getattr(self, name)}")
+                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 def write_report(out: Path, results: Sequence[Path], curves: Sequence[Path], options: ReportOptions) -> int:

@@ -25,7 +25,7 @@ import torch
 from ilme import __version__
 from ilme.data.text import evaluation_texts
 from ilme.data.utterances import Utterance
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, UsageError
 from ilme.ilm import internal_lm
 from ilme.ilm.files import save_internal_lm
 from ilme.lm.phrase_list import Phrase, PhraseLike, as_phrases, read_phrases, write_phrases
@@ -164,9 +164,9 @@ def _check_given(text: Sequence[str], named: str, minutes: float) -> None:
     if not text and not named:
         raise BadInputError("no text was given: adaptation needs text of the domain, or an LM made from it")
     if not 0 <= minutes < math.inf:
-        raise BadInputError(f"minutes must be a number of at least 0, got {minutes}")
+        raise UsageError(f"minutes must be a number of at least 0, got {minutes}")
     if minutes and named:
-        raise BadInputError(f"minutes are for an LM that is trained, and {named} is there already: leave them out")
+        raise UsageError(f"minutes are for an LM that is trained, and {named} is there already: leave them out")
 
 
 def _check_replaceable(out: Path) -> None:
@@ -213,7 +213,7 @@ def _told_of_voices(utterances: Sequence[Utterance], natural: float, out: int, s
 
 def _drawn(utterances: list[Utterance], limit: int, seed: int) -> list[Utterance]:
     if limit < 0:
-        raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
+        raise UsageError(f"limit must not be negative, got {limit}; 0 takes all")
     if not limit or len(utterances) <= limit:
         return utterances
     chosen = random.Random(seed).sample(range(len(utterances)), limit)

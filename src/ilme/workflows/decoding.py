@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ilme.data.utterances import Utterance
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, UsageError
 from ilme.lm.phrase_list import read_phrases
 from ilme.recogniser.contents import contents
 from ilme.recogniser.decoder import DecodingOptions, Processes, SearchDecoder
@@ -175,7 +175,7 @@ def read_set(source: Any, split: str = "", limit: int = 0) -> list[Utterance]:
     from ilme.data.utterances import read_utterances
 
     if limit < 0:
-        raise BadInputError(f"limit must not be negative, got {limit}; 0 takes all")
+        raise UsageError(f"limit must not be negative, got {limit}; 0 takes all")
     if isinstance(source, str | Path):
         return read_utterances(Path(source), split=split, limit=limit)
     return list(source)

@@ -16,7 +16,7 @@ from typing import cast
 import torch
 
 from ilme.data.utterances import Utterance, in_memory, references_of
-from ilme.errors import BadInputError
+from ilme.errors import BadInputError, UsageError
 from ilme.evaluation.results import Results, System
 from ilme.evaluation.tables import Table, main_table
 from ilme.evaluation.tuning_result import Method
@@ -87,7 +87,7 @@ class DemoOptions:
             if getattr(self, name) not in (*known, "all"):
                 raise BadInputError(f"{name} must be {', '.join(known)} or all, got {getattr(self, name)!r}")
         if min(self.beam, self.utterances, self.threads, self.processes) < 0:
-            raise BadInputError("beam, utterances, threads and processes must not be negative")
+            raise UsageError("beam, utterances, threads and processes must not be negative")
 
     def wants(self, system: BundledSystem) -> bool:
         named = METHODS if self.method == "all" else (self.method,)
