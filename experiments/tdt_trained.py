@@ -6,7 +6,7 @@
     ilme data synth out/tdt/held.txt out/tdt/held --options.seed 9
     ilme data import out/tdt/train out/tdt/train-cuts
     ilme data import out/tdt/held out/tdt/held-cuts
-    ilme train rnnt --config configs/train/on-bundled-encoder.yaml …          # as that file says, for both
+    ilme train rnnt --config configs/train/rnnt-small-bundled.yaml …          # as that file says, for both
     python -m experiments.tdt_trained measure out/tdt --json docs/results/data/tdt-trained.json
 
 `text` draws sentences of the domain that the bundled models learnt, and writes their tokenizer. `measure` tunes every
