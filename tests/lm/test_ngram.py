@@ -277,3 +277,16 @@ def test_a_failed_write_leaves_the_old_model(tmp_path, monkeypatch):
         other.save(tmp_path / "m.safetensors")
     assert (tmp_path / "m.safetensors").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.arpa", "m.safetensors", "n.arpa"]
+
+
+def test_a_file_of_an_earlier_version_scores_alike(tmp_path):
+    """It has wider numbers, and does not say where each context's arcs begin."""
+    scorer, _ = make(tmp_path / "m.arpa", 3, 3)
+    scorer.save(tmp_path / "m.safetensors")
+    tensors, header = read_tensors(tmp_path / "m.safetensors")
+    del tensors["first"]
+    wide = {name: x.double() if x.is_floating_point() else x.long() for name, x in tensors.items()}
+    write_tensors(tmp_path / "old.safetensors", wide, header | {"format": "ilme-ngram-1"})
+    new, old = (NGramScorer.load(tmp_path / f"{name}.safetensors") for name in ("m", "old"))
+    nodes = torch.arange(len(new.automaton.backoff))
+    assert torch.equal(old._rows(nodes), new._rows(nodes))
