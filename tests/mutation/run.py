@@ -56,6 +56,7 @@ NEAREST: dict[str, list[str]] = {
     "workflows/with_dev.py": ADAPT,
     "workflows/tune.py": ["workflows/test_tune.py", "workflows/test_adapt_choices.py"],
     "adapters/whisper.py": ["adapters/test_whisper.py", "adapters/test_openai_whisper.py"],
+    "lm/ngram_file.py": ["lm/test_ngram.py"],
     "models/checkpoint.py": ["models/test_checkpoint.py", "models/test_int8.py"],
     "search/transducer.py": ["search/test_options.py", *SEARCHES[:2], "search/test_savings.py"],
     "search/attention.py": ["search/test_options.py", *SEARCHES[::2], "search/test_attention_stop.py"],
