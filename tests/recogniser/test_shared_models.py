@@ -58,7 +58,7 @@ def test_a_shared_model_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     linear = decoder.Linear(torch.randn(4, 3), None)
     made: list[str] = []
-    monkeypatch.setattr(decoder, "packed_product", lambda weight, bias, format: made.append(format))
+    monkeypatch.setattr(decoder, "packed_product", lambda weight, bias, format, *rest: made.append(format))
     for format in ("float32", "float32", "int8", "int8"):
         linear.pack(format)
     assert made == ["float32", "int8"]
