@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,22 @@ def test_what_is_no_whole_parcel_is_named(tmp_path: Path) -> None:
         (tmp_path / "part.tar").write_bytes(whole.read_bytes()[:size])
         with pytest.raises(BadInputError, match=r"part\.tar is not a whole parcel: .*once more"):
             unpack(tmp_path / "part.tar", tmp_path / "out")
+
+
+def test_a_stage_that_was_not_unpacked_whole_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(make_study(tmp_path / "here"), tmp_path / "packed")
+    unpack(tmp_path / "packed", tmp_path / "there")
+    marks = sorted((tmp_path / "there").glob("*/done.json"))
+    assert marks
+    written = tarfile.TarFile.makefile
+
+    def full(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+        if member.name.endswith(("begun.json", "done.json")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(archive, member, path)
+
+    monkeypatch.setattr(tarfile.TarFile, "makefile", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        unpack(tmp_path / "packed", tmp_path / "there")
+    assert str(tmp_path / "there") in str(caught.value.filename)
+    assert len(sorted((tmp_path / "there").glob("*/done.json"))) < len(marks)

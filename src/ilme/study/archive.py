@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from ilme.study.runner import MARK, Study
 
 __all__ = ["add_file", "pack", "parcel_plan", "unpack"]
 
+_LAST = ("begun.json", MARK)  # of a stage, when it is unpacked
 # Folders that stay behind: checkpoints, stored decodes, and the training speech, which the same seed makes again.
 _LEFT_OUT = ("checkpoints", "decodes", "dev", "test", "train", "held-out")
 _FILES = {"ngrams": (MARK, "source.safetensors")}  # patterns of what travels of a stage, if not all
@@ -101,13 +103,23 @@ def _half(file: Path) -> bytes:
 
 
 def unpack(parcels: Path, out: Path) -> list[str]:
-    """Puts the stages of a folder's parcels, or of one parcel, into a study's folder; the names of the stages found."""
+    """Puts the stages of a folder's parcels, or of one parcel, into a study's folder; the names of the stages found.
+
+    What says that a stage was begun and that it is done comes last: one that was not unpacked whole is made anew.
+    """
     names: set[str] = set()
     for path in _found(parcels):
         try:
             with tarfile.open(path, "r:") as archive:
-                archive.extractall(out, filter="data")
-                names.update(Path(member.name).parts[0] for member in archive.getmembers())
+                members = archive.getmembers()
+                last = [m for name in _LAST for m in members if re.fullmatch(rf"\w[\w.-]*/{re.escape(name)}", m.name)]
+                for member in last:
+                    (out / member.name).unlink(missing_ok=True)
+                archive.extractall(out, [m for m in members if m not in last], filter="data")
+                archive.extractall(out, last, filter="data")
+                names.update(Path(member.name).parts[0] for member in members)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, error.filename or str(out)) from error
         except tarfile.TarError as error:
             raise BadInputError(f"{path} is not a whole parcel: {error}; bring it here once more") from error
     marks = [out / name / MARK for name in sorted(names)]
