@@ -22,7 +22,7 @@ QUICK := $(addprefix tests/,adapters evaluation ilm lm losses models recogniser 
 FAULTS ?= 400
 PLAN ?= configs/study/small.yaml
 STUDY ?= out/study/$(basename $(notdir $(PLAN)))
-CORPORA ?= ../shared/data
+CORPORA ?= corpora
 WHISPER ?= openai/whisper-tiny.en
 JUDGE ?= openai/whisper-base.en
 

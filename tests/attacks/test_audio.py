@@ -20,10 +20,13 @@ import torch
 
 from ilme.data.audio import AudioError, audio_info, load_audio
 from ilme.data.audio_stream import AudioStream
+from ilme.recogniser.domain import Domain
+from ilme.search.transducer import TransducerOptions
 from ilme.workflows.transcribe import transcribe
 from tests.attacks.cases import Case, attacks, check_call, check_command
 from tests.checkpoints import noise, write_checkpoints, write_wave
 
+DOMAIN = ("--domain", "domain")
 MEMORY = 300e6  # bytes that reading any file of these tests may take
 FORMATS = {
     "wav": ("WAV", "PCM_16"), "float.wav": ("WAV", "FLOAT"), "adpcm.wav": ("WAV", "IMA_ADPCM"),
@@ -499,7 +502,7 @@ def test_nothing_to_transcribe(case: Case, model: Path, tmp_path: Path, monkeypa
         Case("two folders", lambda _: ["p", "q"], 1, ("p/same.wav and q/same.wav", "out/same.txt", "name the folder")),
         Case("the folder above", lambda _: ["."], 0, done=("out/p/same.txt", "out/q/same.txt", "out/a.wav.txt")),
         Case("a glob", lambda _: ["*/same.wav"], 0, done=("out/p/same.txt", "out/q/same.txt")),
-        Case("a baseline's name", lambda _: ["a.wav", "a.baseline.wav", "--baseline"], 1, ("a.baseline",)),
+        Case("a baseline's name", lambda _: ["a.wav", "a.baseline.wav", *DOMAIN, "--baseline"], 1, ("a.baseline",)),
     ]
 )
 def test_no_transcript_overwrites_another(
@@ -508,7 +511,9 @@ def test_no_transcript_overwrites_another(
     for name in ("a.wav", "a.flac", "a.wav.mp3", "a.baseline.wav", "p/same.wav", "q/same.wav"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(riff())
+    Domain(str(model), kind="rnnt", search=TransducerOptions(beam=2)).save(tmp_path / "domain")
     monkeypatch.chdir(tmp_path)
-    words = ["transcribe", "--model", str(model), "--out", "out"]
-    arguments = lambda f: [*words, *case.make(f)]  # noqa: E731
+    given = case.make(tmp_path)
+    words = ["transcribe", *(() if "--domain" in given else ("--model", str(model))), "--out", "out"]
+    arguments = lambda _: [*words, *given]  # noqa: E731
     check_command(Case(case.name, arguments, case.expect, case.words, case.done), tmp_path)

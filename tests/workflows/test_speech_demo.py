@@ -21,10 +21,17 @@ WEIGHTS = cache_folder() / "models" / "whisper-tiny.en"
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeechBundle]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> SpeechBundle:
     pytest.importorskip("transformers")
     with tiny_everywhere() as model:
-        yield write_speech_bundle(tmp_path_factory.mktemp("bundle"), model)
+        return write_speech_bundle(tmp_path_factory.mktemp("bundle"), model)
+
+
+@pytest.fixture
+def bundle(written: SpeechBundle) -> Iterator[SpeechBundle]:
+    """The bundle, with the tiny model for as long as one test runs: the last one here loads a real model."""
+    with tiny_everywhere():
+        yield written
 
 
 def test_every_domain_is_decoded_with_every_method(bundle: SpeechBundle, tmp_path: Path) -> None:

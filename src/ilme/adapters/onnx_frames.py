@@ -16,7 +16,7 @@ import numpy as np
 
 from ilme.data.audio import Samples
 from ilme.data.features import FrontendConfig
-from ilme.errors import CheckpointError
+from ilme.errors import BadInputError, CheckpointError
 
 __all__ = ["FILTER_BANKS", "Frames", "number", "over_the_edges"]
 
@@ -62,12 +62,10 @@ class Frames:
             field: given(name, getattr(FILTER_BANKS, field), least, most)
             for name, (field, least, most) in NUMBERS.items()
         }
-        banks = replace(FILTER_BANKS, **fields)
-        top = banks.highest if banks.highest > 0 else banks.rate / 2 + banks.highest
-        if not banks.lowest < top <= banks.rate / 2:
-            raise CheckpointError(
-                f"{path}: filters from {banks.lowest:g} to {top:g} Hz do not fit audio at {banks.rate} Hz"
-            )
+        try:
+            banks = replace(FILTER_BANKS, **fields)
+        except BadInputError as error:
+            raise CheckpointError(f"{path}: {error}") from error
         return cls(banks, bool(given("snip_edges", 0, 0, 1)), given("least_frames", 1, 1, MOST_FRAMES))
 
     def metadata(self) -> dict[str, str]:
