@@ -113,6 +113,26 @@ def test_sigterm_ends_workers(method: str) -> None:
         os.kill(worker, 0)
 
 
+def test_a_worker_that_loses_the_first_signal_is_asked_again() -> None:
+    """As one does that was forked a moment ago."""
+    body = (
+        "import multiprocessing\n"
+        "def work():\n"
+        "    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))\n"
+        "    print(os.getpid(), flush=True); time.sleep(60)\n"
+        "worker = multiprocessing.get_context('fork').Process(target=work)\n"
+        "worker.start()\n"
+        "try:\n    time.sleep(60)\nfinally:\n    worker.join()"
+    )
+    process = start(body)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    assert finish(process) == (143, "", "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
 def test_an_error_that_ending_workers_causes_does_not_hide_the_signal() -> None:
     process = start(
         "try:\n    print('begun', flush=True); time.sleep(60)\nfinally:\n    raise RuntimeError('a worker died')"

@@ -16,6 +16,8 @@ from types import FrameType
 
 __all__ = ["discard_output", "end_on_signals", "open_streams", "reader_left"]
 
+TIMES_ASKED, PATIENCE = 3, 1.0  # seconds that a worker has to end before it is asked again
+
 
 def open_streams() -> None:
     """Makes printing safe: what the encoding lacks is escaped, and what goes to a closed stream is dropped."""
@@ -67,8 +69,7 @@ def end_on_signals() -> Iterator[None]:
         if os.getpid() != owner:  # a forked worker
             os.kill(os.getpid(), number)
         asked.append(number)
-        for child in multiprocessing.active_children():
-            child.terminate()
+        _end_workers()
         raise SystemExit(128 + number)
 
     previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -85,3 +86,13 @@ def end_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
     if asked:  # whatever else failed because the workers ended
         raise SystemExit(128 + asked[0])
+
+
+def _end_workers() -> None:
+    """Asks every worker to end, again if need be: Python forgets a signal that comes before a fork is complete."""
+    for _ in range(TIMES_ASKED):
+        workers = multiprocessing.active_children()
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join(PATIENCE)
