@@ -111,11 +111,16 @@ class Bench:
         return measured_row({"BS": self.plain()}, "BS")
 
     def wanted(self, lines: int, lm: str) -> bool:
-        return not self.args.finished or (self.args.work / f"cell-{lines}-{lm}" / self.kept).exists()
+        return not self.args.finished or (self.folder(lines, lm) / self.kept).exists()
+
+    def folder(self, lines: int, lm: str) -> Path:
+        """Where a cell is kept; only the networks' differ with the minutes."""
+        minutes = "" if lm == "ngram" else f"-{self.args.minutes:g}"
+        return Path(self.args.work) / f"cell-{lines}-{lm}{minutes}"
 
     def cell(self, lines: int, lm: str) -> dict[str, Any]:
         """One LM on so many lines: its training, SF and ILME."""
-        folder = self.args.work / f"cell-{lines}-{lm}"
+        folder = self.folder(lines, lm)
         kept, trained = folder / self.kept, folder / "trained.json"
         if not kept.exists():
             folder.mkdir(exist_ok=True)
@@ -140,7 +145,7 @@ class Bench:
         return dict(found)
 
     def against_ngram(self, found: dict[str, Any], lines: int, lm: str) -> None:
-        base = self.args.work / f"cell-{lines}-ngram" / self.kept
+        base = self.folder(lines, "ngram") / self.kept
         if lm == "ngram" or not base.exists():
             return
         other = json.loads(base.read_text(encoding="utf-8"))
