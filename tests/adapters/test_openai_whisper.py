@@ -133,6 +133,10 @@ def test_ranks_are_looked_for(tmp_path):
         find_ranks(False, beside=tmp_path / "tiny.pt")
     (tmp_path / "gpt2.tiktoken").write_text("IQ== 0\nbad line here\n")
     assert find_ranks(False, beside=tmp_path / "tiny.pt") == tmp_path / "gpt2.tiktoken"
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "linked.pt"
+    link.symlink_to(tmp_path / "tiny.pt")
+    assert find_ranks(False, beside=link) == (tmp_path / "gpt2.tiktoken").resolve()
     pytest.importorskip("tiktoken")
     with pytest.raises(CheckpointError, match="line 2"):
         TiktokenTokenizer(tmp_path / "gpt2.tiktoken", 51864)

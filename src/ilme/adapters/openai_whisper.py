@@ -269,13 +269,13 @@ def special_names(languages: int) -> list[str]:
 
 
 def find_ranks(multilingual: bool, given: Path | None = None, beside: Path | None = None) -> Path:
-    """The file of byte-pair ranks: the one given, one beside the weights, or that of an installed openai-whisper."""
+    """The file of byte-pair ranks: the one given, one beside the weights, links followed, or openai-whisper's."""
     name = "multilingual.tiktoken" if multilingual else "gpt2.tiktoken"
     if given is not None:
         if not given.is_file():
             raise BadInputError(f"{given}: no such file of byte-pair ranks")
         return given
-    places = [beside.parent / name] if beside is not None else []
+    places = [] if beside is None else [beside.parent / name, beside.resolve().parent / name]
     spec = importlib.util.find_spec("whisper")
     if spec is not None and spec.origin is not None:
         places.append(Path(spec.origin).parent / "assets" / name)
