@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +79,17 @@ def main() -> None:
     publish({"order": args.order, "rows": rows, "kenlm": kenlm}, args.json, seed=args.seed)
 
 
-def grown(ids: np.ndarray[Any, Any], size: int, seed: int) -> np.ndarray[Any, Any]:
-    """So many tokens: the text, and then fragments of it."""
+def grown(ids: np.ndarray[Any, Any], size: int, seed: int) -> Iterator[np.ndarray[Any, Any]]:
+    """So many tokens, piece by piece: the text, and then fragments of it."""
     random = np.random.default_rng(seed)
-    parts, made = [ids[:size]], min(size, len(ids))
+    yield ids[:size]
+    made = min(size, len(ids))
     while made < size:
         lengths = random.geometric(1 / MEAN, 200_000)
         shift = random.integers(0, len(ids) - 1000, len(lengths)) - np.append(0, np.cumsum(lengths)[:-1])
-        parts.append(ids[np.minimum(np.repeat(shift, lengths) + np.arange(lengths.sum()), len(ids) - 1)])
-        made += len(parts[-1])
-    return np.concatenate(parts)[:size]
+        places = np.repeat(shift, lengths) + np.arange(lengths.sum())
+        yield ids[np.minimum(places[: size - made], len(ids) - 1)]
+        made += min(len(places), size - made)
 
 
 def apart(work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
@@ -118,7 +119,9 @@ def _watched(work: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> dict
 def _train(tokens: str, size: float, order: int, file: Path, seed: int) -> dict[str, Any]:
     source = TokenFile(tokens)
     with tempfile.NamedTemporaryFile(dir=file.parent) as text:  # mapped, as a token file is
-        grown(np.asarray(source.ids), int(size), seed).tofile(text.name)
+        for piece in grown(np.asarray(source.ids), int(size), seed):
+            text.write(piece.tobytes())
+        text.flush()
         ids = np.memmap(text.name, source.ids.dtype, "r")
         began, wall = own_cpu_seconds(), time.perf_counter()
         made = train_sorted(ids, source.inventory, file, NGramOptions(order))
@@ -133,7 +136,7 @@ def _train(tokens: str, size: float, order: int, file: Path, seed: int) -> dict[
 
 def _train_in_memory(tokens: str, size: float, order: int, seed: int) -> dict[str, Any]:
     source = TokenFile(tokens)
-    ids = grown(np.asarray(source.ids), int(size), seed)
+    ids = np.concatenate(list(grown(np.asarray(source.ids), int(size), seed)))
     began = own_cpu_seconds()
     build_automaton(train_ngram(ids, source.inventory, NGramOptions(order)).arpa)
     return {"train: CPU s": round(own_cpu_seconds() - began, 1)}
