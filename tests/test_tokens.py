@@ -24,6 +24,15 @@ def test_a_label_has_one_id_everywhere():
         check_same_vocabulary(numbered_tokens(5, "transducer"), other)
 
 
+def test_what_stands_for_no_text_may_have_other_names():
+    """tiny.en's own units, in the package's file of ranks and in the hub's tokenizer."""
+    ours = Tokens(("Ġthe", "Ġdog", "<|endoftext|>", "<|he|>", "<|nospeech|>", "<|0.00|>"), eos=2)
+    check_same_vocabulary(ours, Tokens(("Ġthe", "Ġdog", "<|endoftext|>", "<|iw|>", "<|nocaptions|>", "<id 5>"), eos=2))
+    for pieces, at in {("Ġthe", "Ġcat", *ours.pieces[2:]): 1, (*ours.pieces[:5], "Ġa"): 5, ours.pieces[:5]: 5}.items():
+        with pytest.raises(VocabularyMismatchError, match=f"first differ at id {at}:"):
+            check_same_vocabulary(ours, Tokens(pieces, eos=2))
+
+
 def test_special_ids_must_be_ids():
     with pytest.raises(BadInputError, match="blank=7 is not an id"):
         Tokens(("a", "b"), blank=7)

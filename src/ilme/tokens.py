@@ -10,6 +10,8 @@ from ilme.errors import BadInputError, VocabularyMismatchError
 
 __all__ = ["Tokenizer", "Tokens", "byte_letters", "check_same_vocabulary", "spelling"]
 
+MARK = re.compile(r"<\|.*\|>|<id \d+>")  # units without text, as tokenizers of the hub have them
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -105,13 +107,17 @@ def check_same_vocabulary(
 ) -> None:
     """Raises VocabularyMismatchError, with advice, unless every label has the same id in both.
 
-    A unit that is special on either side (blank here, eos there) may differ: it is never scored as a label by both.
+    A unit that is special on either side (blank here, eos there) may differ: it is never scored as a label by both. So
+    may one that stands for no text in either: one model of OpenAI's has <|nospeech|> in one file, <|nocaptions|> in
+    another, and no name for it in a third.
     """
     if ours is theirs or ours.pieces == theirs.pieces:
         return
     special = ours.special | theirs.special
     differing = (
-        i for i, (a, b) in enumerate(zip(ours.pieces, theirs.pieces, strict=False)) if a != b and i not in special
+        i
+        for i, (a, b) in enumerate(zip(ours.pieces, theirs.pieces, strict=False))
+        if a != b and i not in special and not (MARK.fullmatch(a) and MARK.fullmatch(b))
     )
     first = next(differing, None)
     if len(ours) == len(theirs) and first is None:

@@ -20,11 +20,21 @@ QWEN = (
 
 
 def whisper(folder: Path) -> None:
+    _write_whisper(folder, tiny.tiny_whisper())
+
+
+def turbo(folder: Path) -> None:
+    """A Whisper of the shape of turbo and the distilled ones: 128 mels, one decoder layer of three, multilingual."""
+    words = tiny.WhisperWords(languages=("en", "de"))
+    _write_whisper(folder, tiny.tiny_whisper(words, num_mel_bins=128, encoder_layers=3, decoder_layers=1))
+
+
+def _write_whisper(folder: Path, made: Any) -> None:
     from transformers import WhisperFeatureExtractor
 
-    made = tiny.tiny_whisper()
     _write(folder, made, made.tokenizer.tokens.pieces, "w0")
-    WhisperFeatureExtractor(feature_size=80, chunk_length=1).save_pretrained(folder)
+    bands = made.model.config.num_mel_bins
+    WhisperFeatureExtractor(feature_size=bands, chunk_length=1).save_pretrained(folder)
 
 
 def moonshine(folder: Path) -> None:

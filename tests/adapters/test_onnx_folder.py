@@ -169,6 +169,8 @@ def test_options_of_another_model(folder):
         OnnxAttention.from_folder(folder, {"max_labels": 3})
     with pytest.raises(BadInputError, match="no language 'fr'"):
         OnnxAttention.from_folder(folder, WhisperOptions(language="fr"))
+    with pytest.raises(BadInputError, match="tells no language here; name it, such as language=de"):
+        OnnxAttention.from_folder(folder, {"language": "auto"})
     with pytest.raises(BadInputError, match="no time stamps here; use the model's safetensors"):
         OnnxAttention.from_folder(folder, WhisperOptions(timestamps=True))
 

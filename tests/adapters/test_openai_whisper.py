@@ -1,18 +1,28 @@
-"""Real Whisper weights, where the environment names them: ILME_WHISPER_PT, with gpt2.tiktoken beside the file."""
+"""OpenAI's and whisper.cpp's files, tiny ones, and real weights where the environment names them.
+
+ILME_WHISPER_PT names such a file, with gpt2.tiktoken beside it.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import struct
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from ilme.adapters.openai_whisper import TiktokenTokenizer, find_ranks, read_pt, rename
+from ilme.adapters.openai_whisper import DIMENSIONS, TiktokenTokenizer, find_ranks, read_pt, rename
 from ilme.adapters.whisper_cpp import read_ggml
 from ilme.errors import BadInputError, CheckpointError
-from ilme.recogniser.loading import load_model
+from ilme.recogniser.domain import load_domain
+from ilme.recogniser.loading import load_lm, load_model
+from ilme.workflows.adapt import AdaptOptions, adapt
+from tests.adapters.tiny import waves
 
 WEIGHTS = os.environ.get("ILME_WHISPER_PT", "")
 CORPORA = Path(os.environ.get("ILME_CORPORA", Path(__file__).parents[2] / ".." / "shared" / "data"))
@@ -57,13 +67,48 @@ def test_names_of_parameters():
 
 def test_openai_weights_round_trip(tmp_path):
     """Tiny weights in OpenAI's names become the same model as in transformers' names."""
-    transformers = pytest.importorskip("transformers")
     from ilme.adapters.openai_whisper import RENAMES, build
 
-    sizes = {"n_mels": 80, "n_vocab": 51864, "n_audio_ctx": 50, "n_text_ctx": 32}
+    source, dims, theirs = openai_weights(51864)
+    assert all(rename(name) in source.state_dict() for name in theirs) and RENAMES
+    path = tmp_path / "tiny.pt"
+    torch.save({"dims": dims, "model_state_dict": theirs}, path)
+    model = build(*read_pt(path))
+    for name, value in source.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+    theirs.pop("decoder.ln.weight")
+    with pytest.raises(CheckpointError, match="1 parameters are missing"):
+        build(dims, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".pt", ".bin"])
+@pytest.mark.parametrize("units", [51864, 51865])
+def test_a_file_is_adapted_and_transcribes(ending, units, tmp_path):
+    """OpenAI's files and whisper.cpp's, English-only and multilingual, and an LM of the one fits the other."""
+    pytest.importorskip("tiktoken")
+    _, dims, parameters = openai_weights(units)
+    write_pt(tmp_path / "tiny.pt", dims, parameters)
+    write_ggml(tmp_path / "tiny.bin", dims, parameters)
+    write_ranks(tmp_path, units > 51864)
+    (tmp_path / "text.txt").write_text("the dog saw the cat\nthe cat ran\nthe big dog ran out\n" * 10)
+    options = AdaptOptions(order=2, prune=(0,), beam=2, style="keep")
+    adapt(tmp_path / f"tiny{ending}", [str(tmp_path / "text.txt")], tmp_path / "domain", options=options)
+    domain, audio = load_domain(tmp_path / "domain"), waves(1)[0]
+    assert domain.weights.lm > 0 and domain.model.vocabulary.multilingual == (units > 51864)
+    heard = domain.transcribe(audio).text
+    assert heard and heard == load_domain(tmp_path / "domain").transcribe(audio).text
+    other = load_model(tmp_path / ("tiny.bin" if ending == ".pt" else "tiny.pt"))
+    load_lm(tmp_path / "domain" / "lm.safetensors", other.tokens)
+
+
+def openai_weights(units):
+    """A tiny network of transformers, and OpenAI's dimensions and parameters of it."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_mels": 80, "n_vocab": units, "n_audio_ctx": 50, "n_text_ctx": 32}
     dims = sizes | {f"n_{part}_{what}": n for part in ("audio", "text") for what, n in SHAPE.items()}
     config = transformers.WhisperConfig(
-        vocab_size=51864,
+        vocab_size=units,
         d_model=16,
         encoder_layers=2,
         decoder_layers=2,
@@ -74,17 +119,31 @@ def test_openai_weights_round_trip(tmp_path):
         max_source_positions=50,
         max_target_positions=32,
     )
+    torch.manual_seed(0)
     source = transformers.WhisperForConditionalGeneration(config)
-    theirs = {openai_name(n): p for n, p in source.state_dict().items() if n != "proj_out.weight"}
-    assert all(rename(name) in source.state_dict() for name in theirs) and RENAMES
-    path = tmp_path / "tiny.pt"
-    torch.save({"dims": dims, "model_state_dict": theirs}, path)
-    model = build(*read_pt(path))
-    for name, value in source.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], value)
-    theirs.pop("decoder.ln.weight")
-    with pytest.raises(CheckpointError, match="1 parameters are missing"):
-        build(dims, theirs)
+    return source, dims, {openai_name(n): p for n, p in source.state_dict().items() if n != "proj_out.weight"}
+
+
+def write_pt(path, dims, parameters):
+    torch.save({"dims": dims, "model_state_dict": parameters}, path)
+
+
+def write_ggml(path, dims, parameters):
+    """As whisper.cpp's converter does, without mel filters and vocabulary, which are not read."""
+    content = struct.pack("<i", 0x67676D6C) + np.array([*(dims[n] for n in DIMENSIONS), 0, 0, 0, 0], "<i4").tobytes()
+    for name, value in parameters.items():
+        value = value[:, None] if name.endswith(("conv1.bias", "conv2.bias")) else value
+        head = np.array([value.ndim, len(name), 0, *reversed(value.shape)], "<i4")
+        content += head.tobytes() + name.encode() + value.numpy().astype("<f4").tobytes()
+    path.write_bytes(content)
+
+
+def write_ranks(folder, multilingual):
+    """Bytes, and pairs of them: as many as OpenAI's pieces; the multilingual file ends in a piece of no text."""
+    pieces = [bytes([i]) for i in range(256)] + [bytes(pair) for pair in product(range(256), repeat=2)]
+    lines = [f"{base64.b64encode(piece).decode()} {i}\n" for i, piece in enumerate(pieces[:50256])]
+    name = "multilingual.tiktoken" if multilingual else "gpt2.tiktoken"
+    (folder / name).write_text("".join(lines) + ("= 50256\n" if multilingual else ""))
 
 
 SHAPE = {"state": 16, "head": 2, "layer": 2}

@@ -553,6 +553,7 @@ RANKS = {
     "a rank twice": ("IQ== 0\nIg== 0\n", "each once"),
     "negative": ("IQ== -1\n", "each once"),
     "a piece twice": ("IQ== 0\nIQ== 1\n", "each once"),
+    "nothing twice": ("IQ== 0\n= 1\n= 2\n", "each once"),
     "not ASCII": ("ä 0\n", "not plain text"),
     "too few": ("IQ== 0\n", "gives 1610 tokens, the model has 51864"),
     "a password file": ("root:x:0:0:root:/root:/bin/bash\n", "line 1: expected"),

@@ -12,6 +12,7 @@ pytest.importorskip("transformers", reason="needs the extra hf")
 
 from ilme.adapters.families import FAMILIES
 from ilme.cli import main
+from ilme.errors import BadInputError
 from ilme.ilm import internal_lm
 from ilme.recogniser.domain import load_domain
 from ilme.recogniser.loading import load_model
@@ -52,18 +53,21 @@ def test_every_family_of_transformers_is_here():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(WRITE))
-def test_a_folder_is_adapted_and_transcribes(kind, tmp_path, capsys):
+@pytest.mark.parametrize("name", [*WRITE, "turbo"])
+def test_a_folder_is_adapted_and_transcribes(name, tmp_path, capsys):
     folder = tmp_path / "model"
     folder.mkdir()
-    WRITE[kind](folder)
+    (WRITE | {"turbo": attention_folders.turbo})[name](folder)
+    kind, language = ("whisper", {"language": "de"}) if name == "turbo" else (name, {})
     spelled = kind not in attention_folders.WRITE
     options = OPTIONS if spelled else replace(OPTIONS, style="keep")  # the words are w0, w1, …
     text = tmp_path / "text.txt"
     text.write_text(TEXT if spelled else WORDS)
-    model = load_model(folder)
+    model = load_model(folder, **language)
     dev = dev_set(tmp_path, model, "the dog" if spelled else "w5")
-    adapted = adapt(str(folder), [str(text)], tmp_path / "domain", dev=str(dev), options=options)
+    adapted = adapt(
+        str(folder), [str(text)], tmp_path / "domain", dev=str(dev), options=options, model_options=language
+    )
     assert adapted.domain.kind == kind
     more = adapted.after.total.errors - adapted.before.total.errors
     assert (more > 0) == (f"dev has {more} more errors" in adapted.domain.report.get("note", ""))
@@ -77,3 +81,16 @@ def test_a_folder_is_adapted_and_transcribes(kind, tmp_path, capsys):
     safe = adapt(str(folder), [str(text)], tmp_path / "safe", options=options)
     assert "no dev speech" in safe.domain.report["note"] and safe.domain.weights.lm > 0
     assert isinstance(load_domain(tmp_path / "safe").transcribe(tmp_path / "1.wav").text, str)
+
+
+@pytest.mark.parametrize("dev", [True, False])
+def test_a_model_that_is_to_tell_the_language_is_not_adapted(dev, tmp_path):
+    """Refused before the text is read: what is subtracted would be of another language."""
+    (tmp_path / "model").mkdir()
+    attention_folders.turbo(tmp_path / "model")
+    text, auto = tmp_path / "text.txt", {"language": "auto"}
+    text.write_text(WORDS)
+    given = str(dev_set(tmp_path, load_model(tmp_path / "model"), "w5")) if dev else ()
+    with pytest.raises(BadInputError, match="text is of one language"):
+        adapt(str(tmp_path / "model"), [str(text)], tmp_path / "domain", dev=given, model_options=auto)
+    assert not (tmp_path / "domain").exists()

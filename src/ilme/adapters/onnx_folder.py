@@ -18,7 +18,7 @@ from ilme.adapters.hf_tokenizer import HuggingFaceTokenizer, TokenizerFile
 from ilme.adapters.moonshine import MoonshineOptions, unwritten
 from ilme.adapters.moonshine_onnx import EOS, SOS, llama_js_tokenizer
 from ilme.adapters.onnx_session import OnnxGraph, whole
-from ilme.adapters.whisper import WhisperOptions, WhisperVocabulary, blank, feature_extractor
+from ilme.adapters.whisper import AUTO, WhisperOptions, WhisperVocabulary, blank, feature_extractor
 from ilme.errors import BadInputError, CheckpointError
 from ilme.tokens import Tokenizer
 
@@ -82,6 +82,8 @@ def _whisper(folder: Path, config: dict[str, Any], options: WhisperOptions) -> P
     mels = whole(config.get("num_mel_bins"), f"{folder}: num_mel_bins", 1, 1024)
     tokenizer, _, _ = _tokenizer(folder, config, lead=" ")
     vocabulary = WhisperVocabulary.of(tokenizer)
+    if options.language == AUTO and vocabulary.multilingual:
+        raise BadInputError(f"{folder}: an ONNX Whisper tells no language here; name it, such as language=de")
     prefix = vocabulary.prefix(options, vocabulary.multilingual, room=positions // 2 - 1)
     extractor = feature_extractor(SimpleNamespace(num_mel_bins=mels, max_source_positions=source))
     _check_extractor(folder, extractor)

@@ -29,6 +29,7 @@ DIMENSIONS = (
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
 )
 ENGLISH_ONLY = 51864  # output units of an English-only model; the others have more
+NOTHING = "="  # the last piece of multilingual.tiktoken: its id stands for no text, as the hub's tokenizers have it
 LARGEST_RANKS = 1 << 24  # bytes; the files of openai-whisper have less than one in sixteen of that
 
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -302,10 +303,10 @@ def _read_ranks(path: Path) -> dict[bytes, int]:
             continue
         try:
             piece, rank = line.split()
-            merges[base64.b64decode(piece, validate=True)] = int(rank)
+            merges[b"" if piece == NOTHING else base64.b64decode(piece, validate=True)] = int(rank)
         except ValueError:
             raise CheckpointError(f"{path}, line {number}: expected a base64 piece and its rank") from None
-    if sorted(merges.values()) != list(range(len(merges))) or b"" in merges:
+    if sorted(merges.values()) != list(range(len(merges))):
         raise CheckpointError(
             f"{path}: the ranks of its {len(merges)} pieces are not 0 to {len(merges) - 1}, each once"
         )

@@ -181,6 +181,8 @@ def _check_replaceable(out: Path) -> None:
 
 
 def _check_internal(host: Any, name: str, has_dev: bool) -> None:
+    if getattr(host, "detects_language", False):
+        raise BadInputError("text is of one language, and so is an internal LM: name it in place of auto, such as de")
     known = internal_lm.available(host)
     if name != "auto" and name not in known:
         raise BadInputError(f"internal is auto or one of {', '.join(known)}, not {name!r}")
