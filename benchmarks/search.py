@@ -12,7 +12,8 @@ The methods take turns: no LM, SF, ILME on one utterance (or batch), then on the
 what else the machine does falls on all of them alike. A row's cost is the mean over utterances of the least CPU time;
 ILME's excess over SF is the median over all pairs. ILME also looks at other hypotheses than SF, which may have more
 parents or fewer: for the AED the excess is measured a second time with a subtracted weight so small that all the work
-is done and SF's hypotheses are found.
+is done and SF's hypotheses are found. The two then take the same steps, and each step's least time of all rounds is
+summed: on a shared machine no whole decode is ever left alone, but each step is once.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Row:
     peer_gap: float | None = None  # the most by which any peer's exact score beats ours on any utterance, in nats
     over_sf: float | None = None  # cost over that of SF: median over pairs of decodes that followed each other
     over_sf_at_its_hypotheses: float | None = None
+    over_sf_step_by_step: float | None = None  # the same, of sums over steps of each step's least time
     pairs: int = 0
 
     @property
@@ -90,15 +92,35 @@ class Row:
     def said(self) -> str:
         more = f", {self.over_sf:+.1%} over SF" if self.over_sf is not None else ""
         if self.over_sf_at_its_hypotheses is not None:
-            more += f" ({self.over_sf_at_its_hypotheses:+.1%} at SF's hypotheses)"
+            more += f" ({self.over_sf_at_its_hypotheses:+.1%} at SF's hypotheses"
+            more += f", step by step {self.over_sf_step_by_step:+.1%})"
         where = f"{self.task} {self.method} {self.format} beam {self.beam} batch {self.batch} {self.system}"
         return f"  {where}: {self.cpu_seconds_per_utterance:.3f} s{more}"
+
+
+class TimedSearch(AttentionSearch):
+    """Notes the CPU time of each step of its last decode."""
+
+    def __call__(self, *args, **options):
+        self.marks = [time.thread_time()]
+        lists = super().__call__(*args, **options)
+        self.marks.append(time.thread_time())
+        return lists
+
+    def _step(self, *args):
+        self.marks.append(time.thread_time())
+        return super()._step(*args)
+
+    @property
+    def steps(self) -> list[float]:
+        return [after - before for before, after in itertools.pairwise(self.marks)]
 
 
 class Bench:
     def __init__(self, work: workload.Workload, repeats: int) -> None:
         self.work, self.repeats = work, repeats
         self.exact_scores: dict[tuple[object, ...], float] = {}
+        self.steps: list[float] = []  # CPU seconds of each step of the last decode, of an AED
         for model in (work.rnnt, work.aed):
             workload.without_encoder(model)
 
@@ -130,11 +152,13 @@ class Bench:
                 return lists if ranking is None else ranking(lists, encoded)
 
             return transduce
-        attention = AttentionSearch(work.aed, fusion, AttentionOptions(beam=beam, max_length=workload.AED_LABELS - 1))
+        attention = TimedSearch(work.aed, fusion, AttentionOptions(beam=beam, max_length=workload.AED_LABELS - 1))
 
         def run(B: int, T: int, first: int = 0):
             hidden = work.hidden[first : first + B, :T]
-            return attention((hidden, work.aed.attend.key(hidden), torch.zeros(B, T)))
+            lists = attention((hidden, work.aed.attend.key(hidden), torch.zeros(B, T)))
+            self.steps = attention.steps
+            return lists
 
         return run
 
@@ -163,6 +187,7 @@ class Bench:
         runs = {turn: self.search(task, turn[1], beam, gate, turn[0]) for turn in turns}
         firsts = range(0, workload.UTTERANCES, batch)
         seconds = {turn: [[] for _ in firsts] for turn in turns}
+        steps = {turn: [[] for _ in firsts] for turn in turns}
         labels: dict[tuple[str, str], list[list[int]]] = {}
         rounds = self.repeats if batch == 1 or gate or format == MIXED else max(self.repeats, 3)
         for _ in range(rounds):
@@ -172,6 +197,7 @@ class Bench:
                     before = own_cpu_seconds()
                     lists = run(batch, workload.T, first)
                     seconds[turn][piece].append((own_cpu_seconds() - before) / batch)
+                    steps[turn][piece].append(self.steps)
                     found[turn] += [list(nbest[0].tokens) for nbest in lists]
             labels = found
         rows = []
@@ -184,6 +210,7 @@ class Bench:
                 row.over_sf, row.pairs = excess(seconds[name, "SF"], seconds[system, method])
                 if (system, EQUAL) in seconds:
                     row.over_sf_at_its_hypotheses, _ = excess(seconds[name, "SF"], seconds[system, EQUAL])
+                    row.over_sf_step_by_step = least(steps[system, EQUAL]) / least(steps[name, "SF"]) - 1
             rows.append(row)
             print(row.said(), flush=True)
         return rows
@@ -234,6 +261,11 @@ def excess(sf: list[list[float]], own: list[list[float]]) -> tuple[float, int]:
     pairs = zip(itertools.chain.from_iterable(sf), itertools.chain.from_iterable(own), strict=True)
     ratios = [ours / theirs - 1 for theirs, ours in pairs]
     return statistics.median(ratios), len(ratios)
+
+
+def least(pieces: list[list[list[float]]]) -> float:
+    """The sum over pieces and their steps of a step's least time in any round."""
+    return sum(min(rounds) for piece in pieces for rounds in zip(*piece, strict=True))
 
 
 def peers_of(row: Row, rows: list[Row]) -> list[Row]:
