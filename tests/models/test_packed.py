@@ -72,7 +72,7 @@ def test_products_are_made_of_few_numbers_of_rows():
     for rows in range(700):
         x = torch.randn(rows, 3)
         assert torch.equal(product(x), 2 * x)
-    assert set(asked) == {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
+    assert set(asked) == {0, 1, 3, 6, 8, 10, 12, 16, 20, 25, 32, 40, 50, 64}
 
 
 @pytest.mark.parametrize(("format", "many"), [("float32", False), ("float32", True), ("float16", False)])

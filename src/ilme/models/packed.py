@@ -51,7 +51,7 @@ Product = Callable[[Tensor], Tensor]  # (n, inputs) to (n, outputs), both float3
 Network = TypeVar("Network", bound=nn.Module)
 
 ROWS_HINT = 32  # the number of rows that the float layouts are chosen for: about a beam
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of rows that products are compiled for
+SIZES = (1, 3, 6, 8, 10, 12, 16, 20, 25, 32, 40, 50, 64)  # numbers of rows that products are compiled for; 25 is a beam
 SCORES = 1 << 19  # attention scores made at once: as many as stay in a processor's cache
 SMALL = 1 << 20  # weights of a matrix that fits a processor's nearer caches
 LARGEST_HALF = 65504.0  # the largest number of 16 bits
