@@ -32,6 +32,14 @@ from ilme.data.utterances import Reference
 from ilme.evaluation.results import Results, System
 from ilme.fusion import FusionWeights
 from tests.attacks.cases import PATIENCE, Run
+from tests.attacks.gathered import (
+    PLANS,
+    write_begun_study,
+    write_corpora,
+    write_decoders,
+    write_finished_study,
+    write_package,
+)
 from tests.checkpoints import TEXTS, write_checkpoints, write_set, write_wave
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +80,11 @@ def make_inputs(folder: Path) -> Path:
     references = {f"u{k}": Reference(text, "ann", 1.0) for k, text in enumerate(TEXTS[:4])}
     system = System("rnnt", "BS", FusionWeights(), {i: r.text for i, r in references.items()})
     Results("dev", "none", references, (system,)).save(folder / "results.json")
+    write_decoders(folder)
+    write_corpora(folder / "corpora")
+    write_package(folder / "cache", folder / "package")
+    write_finished_study(folder / "finished")
+    write_begun_study(folder)
     return folder
 
 
@@ -154,6 +167,15 @@ def _adapted_before(inputs: Path, out: Path) -> None:
     shutil.copytree(inputs / "adapted", out)
 
 
+def _made_before(*words: str) -> Callable[[Path, Path], None]:
+    """What the command made with other options."""
+
+    def before(inputs: Path, out: Path) -> None:
+        assert run(_named(*words)(inputs, out), inputs).status == 0
+
+    return before
+
+
 def _named(*words: str) -> Callable[[Path, Path], list[str]]:
     """A command in which INPUTS and OUT stand for the folders."""
     return lambda inputs, out: [w.replace("INPUTS", str(inputs)).replace("OUT", str(out)) for w in words]
@@ -178,6 +200,8 @@ JOBS = {
 }  # fmt: skip
 
 
+DOMAINS = ("data", "domains", "dictionary", "OUT", "--cache", "INPUTS/cache")
+BUNDLE = ("study", "bundle", "INPUTS/finished", "--folder", "OUT", "--dev", "2", "--test", "2")
 OTHERS = {  # every other command that writes
     job.name: job
     for job in (
@@ -188,6 +212,7 @@ OTHERS = {  # every other command that writes
         Job("ngram train, gzip", _named("ngram", "train", "INPUTS/text.tok", "--order", "2", "--out", "OUT/a.arpa.gz")),
         Job("ngram train, safetensors",
             _named("ngram", "train", "INPUTS/text.tok", "--order", "2", "--out", "OUT/lm.safetensors")),
+        Job("lm replace", _named("lm", "replace", "INPUTS/component", "INPUTS/inner", "OUT/aed")),
         Job("lm mix", _named("lm", "mix", "INPUTS/lm", "INPUTS/lm", "OUT/mix.json", "--text", "INPUTS/text.txt")),
         Job("ilm learn",
             _named("ilm", "learn", "INPUTS/rnnt", "INPUTS/text.txt", "OUT/i.safetensors", "--options.epochs", "1")),
@@ -196,11 +221,19 @@ OTHERS = {  # every other command that writes
         Job("data split", _named("data", "split", "INPUTS/cuts.jsonl.gz", "OUT", "--shares", "train:0.5", "dev:0.5")),
         Job("data shard", _named("data", "shard", "INPUTS/cuts.jsonl.gz", "OUT", "--size", "2")),
         Job("data show", _named("data", "show", "INPUTS/cuts.jsonl.gz", "--picture", "OUT/hours.png")),
+        Job("data domains", _named(*DOMAINS)),
+        Job("data domains again", _named(*DOMAINS), before=_made_before(*DOMAINS, "--options.profile", "written")),
         Job("data synth", _named("data", "synth", "INPUTS/text.txt", "OUT", "--options.limit", "2",
                                  "--options.workers", "1")),
         Job("compare", _named("compare", "INPUTS/results.json", "--out", "OUT/all.json")),
         Job("report", _named("report", "INPUTS/results.json", "--out", "OUT/report.html", "--audio", "0")),
         Job("train aed", _train("aed", *SPEECH), ("curves.png",)),
+        Job("study gather", _named("study", "gather", str(PLANS / "real-tiny.yaml"), "OUT/part", "--sizes", "0.08",
+                                   "--change", "recordings.roots:[INPUTS/corpora]")),
+        Job("study pack", _named("study", "pack", str(PLANS / "tiny.yaml"), "OUT", "--out", "INPUTS/begun")),
+        Job("study unpack", _named("study", "unpack", "INPUTS/packed", "OUT")),
+        Job("study bundle", _named(*BUNDLE)),
+        Job("study bundle again", _named(*BUNDLE), before=_made_before(*BUNDLE, "--beam", "1")),
         Job("demo", _named("demo", "--out", "OUT", "--model", "rnnt", "--method", "BS", "--utterances", "1",
                            "--processes", "1")),
     )
@@ -416,7 +449,7 @@ def made(folder: Path, ignored: tuple[str, ...] = ()) -> dict[str, Any]:
 def _content(path: Path) -> Any:
     if path.suffix == ".json":
         data = _timeless(json.loads(path.read_text()))
-        if path.name == "domain.json":  # whose hashes are those of headers in any order, too
+        if path.name == "domain.json" and "files" in data:  # whose hashes are those of headers in any order, too
             data["files"] = sorted(data["files"])
         return data
     if path.suffix == ".jsonl":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,18 @@ from typing import Any
 
 import pytest
 
+from ilme import cli
 from tests.attacks.cases import HALF_WRITTEN, TRACEBACK, Run
 from tests.attacks.jobs import JOBS, OTHERS, Job, changed, made, make_inputs, preload, run
 
 ALL = JOBS | OTHERS
+WRITE_NOTHING = {  # the other commands
+    "doctor": "prints", "info": "prints", "perplexity": "prints", "phrases suggest": "prints", "study status": "prints",
+    "serve": "a server: tests/attacks/test_serve.py; the domains it makes are those of adapt",
+}  # fmt: skip
 SAMPLE = {"adapt", "transcribe", "evaluate", "text prepare", "compare", "report"}  # in `make test`
+FREED = ("adapt", "adapt again", "transcribe", "tune", "evaluate", "train lm", "text prepare", "lm replace",
+         "data domains again", "study gather", "study unpack")  # fmt: skip
 WORDS = {
     errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system", errno.EACCES: "Permission denied"
 }  # fmt: skip
@@ -40,8 +48,16 @@ def needed(job: Job) -> None:
         pytest.importorskip("espeakng_loader", reason="it speaks: pip install 'ilme[synth]'")
     if job.name == "study" or job.name.startswith("train"):
         pytest.importorskip("lightning_fabric", reason="it trains: pip install 'ilme[train]'")
+    if job.name.startswith("data domains") and shutil.which("dpkg-deb") is None:
+        pytest.skip("a package is made with dpkg-deb")
     if job.name == "export onnx":
         pytest.importorskip("onnx", reason="it writes ONNX: pip install 'ilme[onnx]'")
+
+
+def test_every_command_is_a_job_or_writes_nothing() -> None:
+    words = {" ".join(job.words(Path("in"), Path("out"))) for job in ALL.values()}
+    written = {name for name in cli.COMMANDS if any(f"{line} ".startswith(f"{name} ") for line in words)}
+    assert written.isdisjoint(WRITE_NOTHING) and written | set(WRITE_NOTHING) == set(cli.COMMANDS)
 
 
 def failing(folder: Path, code: int, after: int = 0) -> Callable[[], None]:
@@ -120,7 +136,7 @@ def test_files_that_may_not_grow(limit: int, job: Job, inputs: Path, tmp_path: P
 
 @pytest.mark.attacks
 @pytest.mark.parametrize("after", range(1, 40, 3))
-@pytest.mark.parametrize("name", ["adapt", "adapt again", "transcribe", "tune", "evaluate", "train lm", "text prepare"])
+@pytest.mark.parametrize("name", FREED)
 def test_a_disk_that_fills_up_and_is_freed(name: str, after: int, inputs: Path, tmp_path: Path) -> None:
     """Whatever was written before, the same command ends well once there is room."""
     job, out = ALL[name], tmp_path / "disk" / "out"

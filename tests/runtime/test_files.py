@@ -21,10 +21,12 @@ from ilme.runtime.files import (
     atomic_text,
     remove_partials,
     replace_folder,
+    working_folder,
     write_atomically,
     write_json,
     write_json_lines,
     write_text,
+    write_texts,
 )
 
 FULL = "/dev/full"  # every write to it fails: no space left
@@ -41,6 +43,33 @@ def test_text_and_json_are_utf8_and_their_folders_are_made(tmp_path):
     assert (tmp_path / "a/b.txt").read_bytes() == "é\r\n".encode()
     assert (tmp_path / "b.json").read_text(encoding="utf-8") == '{\n "é": [\n  1\n ]\n}\n'
     assert [json.loads(line) for line in (tmp_path / "c.jsonl").read_text("utf-8").splitlines()] == [{"é": 1}, 2]
+
+
+def test_texts_that_belong_together_are_all_there_or_none(tmp_path, monkeypatch):
+    old = {tmp_path / "a": "1", tmp_path / "b": "2", tmp_path / "sub" / "c": "3"}
+    write_texts(old)
+    moved = []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda path, to: (moved.append(to), replace(path, to))[1])
+    write_texts({file: text * 2 for file, text in old.items()})
+    assert moved == list(old) and [file.read_text() for file in old] == ["11", "22", "33"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match=r"could not write .*file/d: "):
+        write_texts({**old, tmp_path / "file" / "d": "4"})
+    assert [file.read_text() for file in old] == ["11", "22", "33"]
+    assert names(tmp_path) == ["a", "b", "file", "sub", "sub/c"]
+
+
+def test_a_working_folder_is_gone_afterwards_and_its_failures_are_the_files(tmp_path):
+    file = tmp_path / "model"
+    with working_folder(file) as folder:
+        (folder / "run").write_text("x")
+        assert folder.parent == tmp_path
+        remove_partials(file)  # as after a kill
+        assert not folder.exists()
+    with pytest.raises(WriteError, match=r"could not write .*model: No space left on device"), working_folder(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("sync", [True, False])

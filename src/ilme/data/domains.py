@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -18,7 +19,7 @@ from ilme.data.registries import Package, fetch, members
 from ilme.data.sentences import split_sentences
 from ilme.data.text_sources import Extractor, Work
 from ilme.errors import BadInputError
-from ilme.runtime.files import write_json, write_text
+from ilme.runtime.files import write_texts
 
 __all__ = ["DOMAINS", "DomainOptions", "TextDomain", "build_domain"]
 
@@ -167,10 +168,10 @@ def build_domain(
     held = Exclusion.from_texts(p for part in ("dev", "test") for work in split[part] for p in work.paragraphs)
     folder = Path(out)
     summary: dict[str, Any] = {"domain": name, "about": domain.about, "options": vars(options), "parts": {}}
+    texts: dict[Path, str] = {}
     for part in PARTS:
         sentences, dropped = _sentences(split[part], options, held if part == "train" else None)
-        text = "".join(f"{sentence}\n" for sentence in sentences)
-        write_text(folder / f"{part}.txt", text)
+        text = texts[folder / f"{part}.txt"] = "".join(f"{sentence}\n" for sentence in sentences)
         summary["parts"][part] = {
             "works": [w.name for w in split[part]],
             "sentences": len(sentences),
@@ -178,7 +179,8 @@ def build_domain(
             "dropped": dict(dropped),
             "sha256": sha256(text.encode()).hexdigest(),
         }
-    write_json(folder / "domain.json", summary, indent=2)
+    texts[folder / "domain.json"] = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    write_texts(texts)
     return summary
 
 

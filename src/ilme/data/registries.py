@@ -129,14 +129,19 @@ def members(path: Path, registry: str) -> Iterator[tuple[str, bytes]]:
 def _debian_members(path: Path) -> Iterator[tuple[str, bytes]]:
     if shutil.which("dpkg-deb") is None:
         raise BadInputError("a Debian package is opened with dpkg-deb, which is not installed")
-    with tempfile.TemporaryFile() as stream:
-        done = subprocess.run(
-            ["dpkg-deb", "--fsys-tarfile", str(path)], stdout=stream, stderr=subprocess.PIPE, check=False
-        )
-        if done.returncode:
-            raise BadInputError(f"{path} is not a Debian package: {done.stderr.decode(errors='replace').strip()}")
-        stream.seek(0)
-        with tarfile.open(fileobj=stream) as archive:
-            for member in archive:
-                if (file := archive.extractfile(member) if member.isfile() else None) is not None:
-                    yield member.name, file.read()
+    command = ["dpkg-deb", "--fsys-tarfile", str(path)]
+    why: Exception | None = None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    if (file := archive.extractfile(member) if member.isfile() else None) is not None:
+                        yield member.name, file.read()
+            process.stdout.read()  # what pads the archive: without a reader the tool would fail
+        except tarfile.TarError as error:
+            why = error
+        process.stdout.close()
+        said = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode or why:
+        raise BadInputError(f"{path} is not a Debian package: {said or why}")

@@ -13,11 +13,11 @@ the order below, is an array in memory.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from ilme.lm.arpa import NEVER
 from ilme.lm.ngram import lm_tokens
 from ilme.lm.ngram_file import Automaton, Stored, new_ngram_file
 from ilme.lm.ngram_train import FALLBACK, NGramOptions, discounted, discounts_of, unigrams, with_starts
+from ilme.runtime.files import working_folder
+from ilme.runtime.locks import only_run
 from ilme.tokens import Tokens
 
 __all__ = ["SortedNGram", "can_sort", "train_sorted"]
@@ -118,11 +120,10 @@ def train_sorted(
             "as far as 63 bits hold one; train on less text, in memory"
         )
     file = Path(out)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{file.name[:40]}.", suffix=".partial", dir=file.parent) as folder:
+    with only_run(file), working_folder(file) as folder:
         orders = [_unigram_counts(ids, tokens, piece)]
         for k, limit in enumerate(options.thresholds[1:], 2):
-            orders += [_sorted_counts(ids, tokens, k, limit, Path(folder), piece)]
+            orders += [_sorted_counts(ids, tokens, k, limit, folder, piece)]
         adjusted = [_adjusted(orders, k, len(tokens) + 1) for k in range(options.order)]
         adjusted[0][len(tokens)] = 0  # the start of sentence is never predicted
         found = [discounts_of(_counts_of_counts(a)) for a in adjusted]
@@ -208,9 +209,24 @@ def _stored(path: Path, key: Array, count: Array) -> tuple[Array, Array]:
     """The arrays as files, mapped."""
     if not len(key):
         return key, count.astype(np.int32)
-    key.tofile(path.with_name(f"{path.name}.key"))
-    count.astype(np.int32).tofile(path.with_name(f"{path.name}.count"))
+    with _files(path) as (keys, counts):
+        _append(keys, counts, key, count)
     return _mapped(path)
+
+
+@contextmanager
+def _files(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """The files of a run: numbers and counts."""
+    with (
+        path.with_name(f"{path.name}.key").open("wb") as keys,
+        path.with_name(f"{path.name}.count").open("wb") as counts,
+    ):
+        yield keys, counts
+
+
+def _append(keys: IO[bytes], counts: IO[bytes], key: Array, count: Array) -> None:
+    keys.write(key.data)  # NumPy's tofile says nothing of a disk that is full
+    counts.write(count.astype(np.int32).data)
 
 
 def _mapped(path: Path) -> tuple[Array, Array]:
@@ -225,18 +241,14 @@ def _merged(runs: list[tuple[Array, Array]], path: Path) -> tuple[Array, Array]:
     sample = np.sort(np.concatenate([key[:: max(1, len(key) // (64 * parts))] for key, _ in runs if len(key)]))
     bounds = sample[np.linspace(0, len(sample), parts, endpoint=False, dtype=np.int64)[1:]] if len(sample) else sample
     edges = [np.concatenate([[0], np.searchsorted(key, bounds), [len(key)]]) for key, _ in runs]
-    with (
-        path.with_name(f"{path.name}.key").open("wb") as keys,
-        path.with_name(f"{path.name}.count").open("wb") as counts,
-    ):
+    with _files(path) as (keys, counts):
         for part in range(len(bounds) + 1):
             cut = [slice(int(edge[part]), int(edge[part + 1])) for edge in edges]
             key = np.concatenate([run[0][at] for run, at in zip(runs, cut, strict=True)])
             count = np.concatenate([run[1][at] for run, at in zip(runs, cut, strict=True)])
             order = np.argsort(key, kind="stable")
             key, count = _tally(key[order], count[order])
-            key.tofile(keys)
-            count.astype(np.int32).tofile(counts)
+            _append(keys, counts, key, count)
     for run, _ in runs:
         if isinstance(run, np.memmap):
             name = Path(str(run.filename))

@@ -15,8 +15,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -35,10 +35,12 @@ __all__ = [
     "replace_folder",
     "short_hash",
     "weights_file",
+    "working_folder",
     "write_atomically",
     "write_json",
     "write_json_lines",
     "write_text",
+    "write_texts",
 ]
 
 KEPT = 50  # characters of a name that the name of what is being written has
@@ -70,6 +72,15 @@ def write_atomically(file: Path, content: bytes, sync: bool = True) -> None:
 def write_text(file: Path, text: str) -> None:
     """Text as UTF-8, its line ends as they are."""
     write_atomically(file, text.encode())
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Several files that belong together: none takes its place before all are complete, and then in their order."""
+    with ExitStack() as stack:
+        for file, text in reversed(list(texts.items())):  # what is entered last is left first
+            stream = stack.enter_context(atomic_stream(file))
+            stream.write(text.encode())
+            stream.flush()  # fails here, if at all
 
 
 def write_json(file: Path, data: Any, indent: int | None = 1) -> None:
@@ -148,6 +159,19 @@ def replace_folder(folder: Path) -> Iterator[Path]:
             _sync(folder.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # what failed, or what was there before
+
+
+@contextmanager
+def working_folder(file: Path) -> Iterator[Path]:
+    """A folder beside `file` for what is in the making while the block lasts; its failures are those of `file`."""
+    folder = _beside(file)
+    with explained(file):
+        folder.mkdir(parents=True)
+    try:
+        with explained(file, inside=folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_partials(*places: Path) -> None:

@@ -24,7 +24,7 @@ from ilme.evaluation.tuning_result import TuningResult
 from ilme.models.int8 import to_int8
 from ilme.recogniser.decoder import SearchDecoder
 from ilme.recogniser.options import options_to_json
-from ilme.runtime.files import atomic_path, file_hash, write_json
+from ilme.runtime.files import atomic_path, file_hash, replace_folder, write_json
 from ilme.search.attention import AttentionOptions
 from ilme.search.transducer import TransducerOptions
 from ilme.study.archive import add_file
@@ -32,7 +32,7 @@ from ilme.study.card import write_card
 from ilme.study.config import DecodingPlan
 from ilme.study.decoding import search_options
 from ilme.study.synthesis import RATE, write_opus
-from ilme.workflows.bundle import FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, read_bundle
+from ilme.workflows.bundle import FILES, FORMAT, LEARNED, SETS, VERSION, Bundle, BundledSystem, read_bundle
 from ilme.workflows.demo import FURTHER, METHODS, MODELS, DemoOptions, SystemRun
 
 __all__ = ["BundleOptions", "build_bundle"]
@@ -63,9 +63,18 @@ class BundleOptions:
 
 
 def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None) -> Bundle:
-    """Writes the bundle of a study (its folder, or its unpacked parcels) into `folder`; returns it, measured."""
-    options = options or BundleOptions()
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes the bundle of a study (its folder, or its unpacked parcels) as `folder`; returns it, measured.
+
+    A bundle that is there is replaced, whole or not at all.
+    """
+    if folder.is_dir() and (foreign := sorted(p.name for p in folder.iterdir() if p.name not in FILES)):
+        raise BadInputError(f"{folder} holds {foreign[0]}, which no bundle has: choose another folder")
+    with replace_folder(folder) as fresh:
+        _build(study, fresh, options or BundleOptions())
+    return read_bundle(folder)
+
+
+def _build(study: Path, folder: Path, options: BundleOptions) -> None:
     for name, stage in _NETWORKS.items():
         to_int8(study / stage / "model.safetensors", folder / f"{name}.safetensors")
     for model, name in LEARNED.items():
@@ -93,9 +102,8 @@ def build_bundle(study: Path, folder: Path, options: BundleOptions | None = None
     size = sum(p.stat().st_size for p in folder.iterdir())
     if size > options.limit:
         raise BadInputError(
-            f"the bundle in {folder} has {size:,} bytes, more than {options.limit:,}; take fewer utterances"
+            f"the bundle of {study} has {size:,} bytes, more than {options.limit:,}; take fewer utterances"
         )
-    return read_bundle(folder)
 
 
 def _fields(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ FORMAT, VERSION = "ilme-bundle", 1
 NETWORKS = ("rnnt", "aed", "lm", "source_lm")
 LEARNED = {"rnnt": "rnnt-ilm.safetensors", "aed": "aed-ilm.safetensors"}
 SETS = ("dev", "test")
+FILES = ("bundle.json", "card.md", *(f"{name}.safetensors" for name in NETWORKS), *LEARNED.values(),
+         *(f"{name}.tar.xz" for name in SETS))  # fmt: skip
 
 
 @dataclass(frozen=True)
