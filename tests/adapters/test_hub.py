@@ -86,3 +86,10 @@ def test_numbers_that_are_no_shares_are_refused(tmp_path):
     file.write_text(json.dumps(config))
     with pytest.raises(IlmeError, match=r"dropout=-3 must be a share from 0 to 1"):
         load_model(tmp_path)
+
+
+def test_weights_in_pytorchs_own_file_are_not_read(tmp_path):
+    FOLDERS["wav2vec2"](tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"in pytorch_model\.bin, which can run code .* call save_pretrained"):
+        load_model(tmp_path)

@@ -91,7 +91,7 @@ def hub_model(name: str, model_class: str, device: str, dtype: torch.dtype) -> A
             name, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except Exception as error:  # transformers raises many kinds for damaged files; the cause stays attached
-        raise CheckpointError(f"{name} cannot be loaded: {reason(error)}") from error
+        raise CheckpointError(f"{name} cannot be loaded: {_weights_reason(name, error)}") from error
     if missing := sorted(info["missing_keys"]):  # transformers would draw them at random, with a warning
         raise CheckpointError(f"{name} is not whole: {len(missing)} of its weights are missing, such as {missing[0]}")
     if unused := sorted(key for key in info["unexpected_keys"] if ".layers." in key):
@@ -127,6 +127,16 @@ def extractor_settings(name: str) -> dict[str, Any]:
     except Exception as error:
         why = _extractor_reason(name, error)
         raise CheckpointError(f"the feature extractor of {name} cannot be loaded: {why}") from error
+
+
+def _weights_reason(name: str, error: Exception) -> str:
+    folder = Path(name)
+    if folder.is_dir() and any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
+        return (
+            "its weights are in pytorch_model.bin, which can run code and is never read; load it where you trust it "
+            "and call save_pretrained of transformers, which writes model.safetensors"
+        )
+    return reason(error)
 
 
 def _extractor_reason(name: str, error: Exception) -> str:
