@@ -41,7 +41,11 @@ PAGE = ROOT / "docs" / "results" / "mutants.md"
 SEED = 24
 LEFT_OUT = ("lm/kenlm_binary.py",)  # its tests need the package kenlm, which the tests' environment does not have
 PACKAGES = ("search", "ilm", "lm", "tuning", "evaluation")
-FILES = ("fusion.py", "workflows/adapt.py", "models/checkpoint.py", "adapters/whisper.py")
+FILES = (
+    "fusion.py", "models/checkpoint.py",
+    *(f"workflows/{name}.py" for name in ("adapt", "with_dev", "safe_weights", "spoken_dev")),
+    *(f"adapters/{name}.py" for name in ("whisper", "decoder", "encoder")),
+)  # fmt: skip
 CPU_SECONDS = 90  # for the tests of one fault, of which none takes more than 60 without; a busy machine does not count
 NO_TESTS = 5  # pytest's exit code where every test is left out, for want of an optional package
 LIMIT = 600.0  # seconds that pass, for tests that wait
@@ -54,9 +58,13 @@ NEAREST: dict[str, list[str]] = {
     "fusion.py": ["test_fusion.py", "search/test_beam_oracle.py"],
     "workflows/adapt.py": ADAPT,
     "workflows/with_dev.py": ADAPT,
+    "workflows/safe_weights.py": ADAPT,
     "workflows/tune.py": ["workflows/test_tune.py", "workflows/test_adapt_choices.py"],
     "adapters/whisper.py": ["adapters/test_whisper.py", "adapters/test_openai_whisper.py"],
-    "lm/ngram_file.py": ["lm/test_ngram.py"],
+    "adapters/decoder.py": ["adapters/test_whisper.py", "adapters/test_patterns.py", "ilm/test_transformer.py"],
+    "adapters/encoder.py": ["adapters/test_encoder.py", "adapters/test_whisper.py"],
+    "lm/ngram_file.py": ["lm/test_ngram.py", "lm/test_ngram_sorted.py"],
+    "lm/ngram_sorted.py": ["lm/test_ngram_sorted.py", "commands/test_ngram.py"],
     "models/checkpoint.py": ["models/test_checkpoint.py", "models/test_int8.py"],
     "search/transducer.py": ["search/test_options.py", *SEARCHES[:2], "search/test_savings.py"],
     "search/attention.py": ["search/test_options.py", *SEARCHES[::2], "search/test_attention_stop.py"],
