@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ilme.data import features
 from ilme.data.audio import AudioError
 from ilme.data.features import Frontend, FrontendConfig, global_statistics, stack_frames
 from ilme.errors import BadInputError
@@ -85,6 +86,20 @@ def test_a_batch_gives_what_each_utterance_gives_alone(lengths: list[int], norma
         assert counts[i] == count[0] == PLAIN.vectors(len(samples)) == alone.size(1)
         assert torch.allclose(features[i, : count[0]], alone[0], atol=1e-4)
         assert not features[i, count[0] :].any()
+
+
+@pytest.mark.parametrize("most", [1, 7, 90, 96 * 3])
+def test_spectra_of_a_few_frames_at_a_time_are_those_of_all(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    torch.manual_seed(0)
+    waveforms, lengths = 0.1 * torch.randn(3, 16000), torch.tensor([16000, 9000, 700])
+    frontend, seen = Frontend(), []
+    monkeypatch.setattr(features, "FRAMES", 10**9)
+    whole = frontend(waveforms, lengths)
+    frontend._filterbank.register_forward_hook(lambda _, given, made: seen.append(made.shape[:2].numel()))
+    monkeypatch.setattr(features, "FRAMES", most)
+    few = frontend(waveforms, lengths)
+    torch.testing.assert_close(few, whole, rtol=1e-5, atol=1e-5)
+    assert max(seen) == max(3, most // 3 * 3) and sum(seen) == 3 * 98
 
 
 def test_files_arrays_tensors_and_padded_batches_are_one_path(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ __all__ = ["Frontend", "FrontendConfig", "frame_mask", "global_statistics"]
 Kind = Literal["kaldi", "whisper"]
 Normalisation = Literal["none", "global", "utterance"]
 
+FRAMES = 500  # of all rows of a batch, whose spectra are made at a time on a CPU
+
 
 @dataclass(frozen=True)
 class FrontendConfig:
@@ -212,11 +214,23 @@ class Frontend:
             waveforms = waveforms.float()
             if self.config.kind == "whisper":  # its frames reach beyond the utterance's end, into silence
                 waveforms = waveforms * frame_mask(lengths, waveforms.size(1))
-            mel = self._filterbank(waveforms.contiguous())
+            mel = self._log_mels(waveforms.contiguous())
             mel = self._normalise(mel, self.config.frames(lengths))
         vectors = self.config.vectors(lengths)
         features = stack_frames(mel, self.config.stack, self.config.stride)
         return features * frame_mask(vectors, features.size(1))[..., None], vectors
+
+    def _log_mels(self, waveforms: Tensor) -> Tensor:
+        """(B, N) to (B, T, M). Kaldi's frames know nothing of each other: on a CPU a few of them are made at a time,
+        since a long batch would take tens of megabytes for its spectra, and longer than what fits into a cache.
+        """
+        if self.config.kind == "whisper" or self.device.type != "cpu":
+            return self._filterbank(waveforms)  # type: ignore[no-any-return]
+        hop, window = self.config.hop_samples, self.config.window_samples
+        frames, step = int(self.config.frames(waveforms.size(1))), max(1, FRAMES // max(1, len(waveforms)))
+        starts = range(0, frames, step)
+        pieces = [waveforms[:, a * hop : (min(a + step, frames) - 1) * hop + window] for a in starts]
+        return torch.cat([self._filterbank(piece) for piece in pieces], 1)
 
     def _load(self, item: AudioSource, rate: int | None) -> Tensor:
         is_array = not hasattr(item, "__fspath__") and not isinstance(item, str)
