@@ -89,7 +89,7 @@ def test_mistakes_are_explained(decoded: Decoded, audio: Path, tmp_path: Path, c
     model = ["--model", str(decoded.folder / "rnnt")]
     for arguments, status, message in [
         ([str(audio)], 2, "--domain"),
-        ([*model, str(audio), "--workers", "2"], 2, "--out"),
+        ([*model, str(audio), "--workers", "0"], 2, "--workers must be at least 1"),
         ([*model, str(audio), "--formats", "pdf"], 2, "'pdf' is not one of txt, json, srt, vtt"),
         ([*model, str(tmp_path)], 1, "holds no audio file"),
         ([*model, str(tmp_path / "*.ogg")], 1, "no file matches"),

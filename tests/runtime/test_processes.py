@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ilme.errors import BadInputError, IlmeError, MissingExtraError
-from ilme.runtime.processes import cores, in_processes, ordered_map
+from ilme.runtime.processes import cores, in_processes, ordered_map, standing_pool
 
 LARGE = 1 << 20  # more bytes than a pipe holds
 
@@ -69,6 +69,17 @@ def square(x):
     if x == 99:
         raise ValueError("99 is not squared")
     return x * x
+
+
+class Remembers:
+    """The items that this process was given, and its number."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, item):
+        self.seen.append(item)
+        return self.seen, os.getpid()
 
 
 def enlarge(data):
@@ -163,6 +174,25 @@ def test_order_is_kept_and_items_are_taken_lazily(count):
 def test_an_error_arrives(count):
     with pytest.raises(ValueError, match="99"):
         list(ordered_map(square, [1, 99, 2], count))
+
+
+def test_a_standing_pool_keeps_what_it_has():
+    with standing_pool(Remembers(), 2) as over:
+        first = list(over([0, 1]))
+        assert [seen for seen, _ in first] == [[0], [1]]
+        assert len({process for _, process in first} | {os.getpid()}) == 3
+        assert {process: seen for seen, process in over([2, 3])} in (
+            {first[0][1]: [0, 2], first[1][1]: [1, 3]},
+            {first[0][1]: [0, 3], first[1][1]: [1, 2]},
+        )
+        assert list(over([])) == []
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_ends_a_standing_pool():
+    with pytest.raises(ValueError, match="99"), standing_pool(square, 2) as over:
+        list(over([1, 99, 2]))
+    assert not multiprocessing.active_children()
 
 
 def test_large_items_and_large_results_pass_each_other():

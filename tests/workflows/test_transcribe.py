@@ -373,11 +373,11 @@ def test_a_model_trained_again_is_another_job(models, tmp_path):
 
 def run(*arguments: str, pause: float = 0.0) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, SLOW, str(pause), *arguments],
+        [sys.executable, SLOW, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": str(pause)},
     )
 
 
@@ -402,7 +402,7 @@ def test_a_job_survives_kill_minus_nine(models, audio, tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_write_what_one_writes(models, audio, tmp_path):
-    """A file that fails in one worker's share takes nothing from the other's."""
+    """A file that cannot be read takes nothing from the others; what two have done is done for one."""
     (audio / "broken.wav").write_bytes(b"RIFF")
     arguments = [sys.executable, "-m", "ilme.cli", "transcribe", "--model", str(models / "rnnt"), str(audio)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -415,9 +415,43 @@ def test_two_workers_write_what_one_writes(models, audio, tmp_path):
         assert ended.returncode == 1 and "broken.wav" in ended.stderr, ended.stderr
     assert texts(tmp_path / "two") == texts(tmp_path / "one")
     assert len(texts(tmp_path / "two")) == len(SECONDS) + 1
-    journals = sorted((tmp_path / "two" / JOURNAL).glob("*.jsonl"))
-    assert len(journals) == 2 and all(p.read_text() for p in journals), "both had a share"
     with_one = subprocess.run(
         [*arguments, "--out", str(tmp_path / "two")], capture_output=True, text=True, env=environment, timeout=300
     )
     assert with_one.returncode == 0 and len(done(tmp_path / "two")) == len(SECONDS) + 1, "nothing is left to do"
+
+
+def test_processes_find_in_one_long_file_what_one_finds(models, tmp_path, monkeypatch):
+    monkeypatch.undo()  # other processes have windows as long as ever
+    write_wave(tmp_path / "long.wav", 65.0)
+    job, options = Job(model=str(models / "rnnt")), TranscribeOptions(batch_size=1)
+    files = find_audio([tmp_path / "long.wav"])
+    done: list[tuple[float, float]] = []
+    (shared,) = run_job(job, files, options, lambda *seconds: done.append(seconds), workers=2)
+    (alone,) = run_job(job, files, options)
+    assert shared == alone and len(shared.transcript.segments) == len(done) == 3
+    assert done[-1] == (65.0, 65.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_command_and_what_they_found_is_kept(models, audio, tmp_path, kill):
+    arguments = ["transcribe", "--model", str(models / "rnnt"), str(audio), "--batch_size", "1", "--workers", "2"]
+    process = run(*arguments, "--out", str(tmp_path / "out"), pause=0.2)
+    while len(done(tmp_path / "out")) < 3:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    process.send_signal(kill)
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    again, whole = run(*arguments, "--out", str(tmp_path / "out")), run(*arguments, "--out", str(tmp_path / "whole"))
+    for process in (again, whole):
+        errors = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, errors
+    assert texts(tmp_path / "out") == texts(tmp_path / "whole")
+    names = done(tmp_path / "out")
+    assert len(set(names)) == len(SECONDS) + 1 and len(names) <= len(set(names)) + 1, "one file at most was done twice"

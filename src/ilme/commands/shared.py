@@ -51,7 +51,7 @@ class Sharing:
     """How many processes share the work, and where.
 
     Attributes:
-        workers: Processes on this machine, which write into one folder; or workers of the Ray cluster.
+        workers: Processes on this machine; or workers of the Ray cluster.
         ray: Address of a Ray cluster that shares the work; `local` starts one here, `auto` finds one.
     """
 

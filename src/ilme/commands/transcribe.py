@@ -77,7 +77,6 @@ def transcribe(
         sharing: Who shares the work.
     """
     from ilme.commands.progress import seconds_progress
-    from ilme.commands.workers import share_among
     from ilme.data.audio_files import find_audio
     from ilme.errors import UsageError
     from ilme.recogniser.decoder import Processes
@@ -89,11 +88,8 @@ def transcribe(
     if options.baseline and domain is None:
         raise UsageError("--baseline is the model without the domain: name the domain folder with --domain")
     told = host.options if domain is None else host.domains
-    if sharing.workers > 1 and not sharing.ray:
-        if out is None:
-            raise UsageError("several workers write into a folder: name one with --out")
-        if (status := share_among(sharing.workers)) is not None:
-            return status
+    if sharing.workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {sharing.workers}")
     wanted = list(dict.fromkeys(formats or ["txt"]))
     processes = Processes.from_environment()
     where = "" if domain is None else str(domain)

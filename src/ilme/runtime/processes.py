@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 from ilme.errors import IlmeError
 
-__all__ = ["Worker", "cores", "in_processes", "interrupts_blocked", "ordered_map"]
+__all__ = ["Worker", "cores", "in_processes", "interrupts_blocked", "ordered_map", "standing_pool"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,7 +54,24 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], count
         items: What is to be done.
         count: Most processes.
     """
-    return _results(_Silent(function), items, count, lambda item: None, ahead=_AHEAD * count, reserve=1)
+    return _results(_Silent(function), items, count, _unwatched, ahead=_AHEAD * count, reserve=1)
+
+
+@contextmanager
+def standing_pool(
+    function: Callable[[Item], Result], count: int
+) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+    """`ordered_map` over processes that stay: what the function keeps for one call it has for the next.
+
+    Args:
+        function: Sent once to each process, so it may be large.
+        count: How many processes, at least one.
+
+    Yields:
+        Items to function(item) for each, in order, as `ordered_map`; exhaust one call before the next.
+    """
+    with _started(count, _Silent(function)) as workers:
+        yield lambda items: _shared(workers, enumerate(items), _unwatched, _AHEAD * count, reserve=1)
 
 
 def in_processes(
@@ -93,28 +110,38 @@ def _results(
         for item in itertools.chain(first, left):
             yield work(item, begin(item))
         return
-    numbered = enumerate(itertools.chain(first, left))
-    results: dict[int, Result] = {}
-    taken = given = 0
     with _started(len(first), work) as workers:
-        while True:
-            while taken - given < ahead:
-                worker = min(workers, key=lambda w: len(w.held))
-                entry = next(numbered, None) if len(worker.held) <= reserve else None
-                if entry is None:
-                    break
-                worker.take(*entry, begin)
-                taken += 1
-            if taken == given:
-                return
-            busy: dict[Any, Worker] = {worker.line: worker for worker in workers if worker.held}
-            for line in wait(list(busy), timeout=0 if given in results else None):
-                number, done = busy[line].hear()
-                if done is not None:
-                    results[number] = done.result
-            if given in results:
-                yield results.pop(given)
-                given += 1
+        yield from _shared(workers, enumerate(itertools.chain(first, left)), begin, ahead, reserve)
+
+
+def _shared(
+    workers: Sequence[Worker], numbered: Iterator[tuple[int, Item]], begin: Begin[Item], ahead: int, reserve: int
+) -> Iterator[Any]:
+    """The results of numbered items in order, each worker with one in hand and so many in reserve."""
+    results: dict[int, Any] = {}
+    taken = given = 0
+    while True:
+        while taken - given < ahead:
+            worker = min(workers, key=lambda w: len(w.held))
+            entry = next(numbered, None) if len(worker.held) <= reserve else None
+            if entry is None:
+                break
+            worker.take(*entry, begin)
+            taken += 1
+        if taken == given:
+            return
+        busy: dict[Any, Worker] = {worker.line: worker for worker in workers if worker.held}
+        for line in wait(list(busy), timeout=0 if given in results else None):
+            number, done = busy[line].hear()
+            if done is not None:
+                results[number] = done.result
+        if given in results:
+            yield results.pop(given)
+            given += 1
+
+
+def _unwatched(item: Any) -> None:
+    """Begins an item whose progress nobody asks for."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ killed goes on where it was (`ilme.workflows.transcribe_output`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "Job",
     "Outcome",
     "TranscribeOptions",
+    "in_batches",
     "recognise_windows",
     "run_job",
     "take_batch",
@@ -44,6 +46,8 @@ __all__ = [
 AHEAD = 4  # batches of windows that are read before the next is chosen: enough to find windows of like length
 Progress = Callable[[float, float], None]  # (seconds done, of how many)
 Waiting = TypeVar("Waiting")
+Found = tuple[list[Segment], list[Segment] | None] | str  # of a window, with fusion and without; or why there is none
+Search = Callable[[Iterable[Sequence[Window]]], Iterator[list[Found]]]
 
 
 @dataclass(frozen=True)
@@ -179,15 +183,48 @@ def transcribe_files(
 ) -> Iterator[Outcome]:
     """What becomes of each file, as files finish."""
     options = options or TranscribeOptions()
+
+    def search(batches: Iterable[Sequence[Window]]) -> Iterator[list[Found]]:
+        for windows in batches:
+            yield recognise_windows(recogniser, windows, options.baseline, options.words)
+            give_back_memory()
+
+    return in_batches(files, recogniser.rate, recogniser.window, search, options, progress)
+
+
+def in_batches(
+    files: Sequence[AudioFile],
+    rate: int,
+    longest: float,
+    search: Search,
+    options: TranscribeOptions,
+    progress: Progress | None = None,
+) -> Iterator[Outcome]:
+    """What becomes of each file, as files finish, whoever searches its windows.
+
+    Args:
+        files: The files.
+        rate: Samples a second of a window.
+        longest: Seconds that a window may have.
+        search: Batches of windows to what `recognise_windows` gives for each, in their order. It may take some batches
+            before it gives the first result.
+        options: Batches.
+        progress: Called with (seconds done, of how many).
+    """
     total = sum(map(_seconds, files))
     open_files = [_OpenFile(file) for file in files]
+    taken: deque[list[_Part]] = deque()
     done = 0.0
-    for batch in _batches(recogniser, open_files, options):
-        found = recognise_windows(recogniser, [part.window for part in batch], options.baseline, options.words)
-        for part, segments in zip(batch, found, strict=True):
+
+    def batches() -> Iterator[list[Window]]:
+        for batch in _batches(rate, longest, open_files, options):
+            taken.append(batch)
+            yield [part.window for part in batch]
+
+    for found in search(batches()):
+        for part, segments in zip(taken.popleft(), found, strict=True):
             part.file.add(part.place, segments)
             done += part.window.end - part.window.start
-        give_back_memory()
         if progress is not None:
             progress(min(done, total), total)
         yield from _finished(open_files)
@@ -214,20 +251,20 @@ class _OpenFile:
         self.error = ""
         self.told = False
 
-    def parts(self, recogniser: Recogniser) -> Iterator[_Part]:
+    def parts(self, rate: int, longest: float) -> Iterator[_Part]:
         """Its windows as they are read; what cannot be read is an error of this file alone."""
         place = 0
         try:
-            stream = AudioStream(self.file.path, recogniser.rate)
+            stream = AudioStream(self.file.path, rate)
             self.seconds = stream.seconds
-            for window in stream_windows(stream, recogniser.rate, recogniser.window):
+            for window in stream_windows(stream, rate, longest):
                 yield _Part(self, place, window)
                 place += 1
         except (IlmeError, OSError) as error:
             self.error = str(error)
         self.windows = place
 
-    def add(self, place: int, segments: tuple[list[Segment], list[Segment] | None] | str) -> None:
+    def add(self, place: int, segments: Found) -> None:
         if isinstance(segments, str):
             self.error = self.error or segments
         else:
@@ -256,11 +293,13 @@ def _seconds(file: AudioFile) -> float:
         return 0.0
 
 
-def _batches(recogniser: Recogniser, files: Iterable[_OpenFile], options: TranscribeOptions) -> Iterator[list[_Part]]:
+def _batches(
+    rate: int, longest: float, files: Iterable[_OpenFile], options: TranscribeOptions
+) -> Iterator[list[_Part]]:
     """Windows of like length together, of as many files as it takes; those that were read first do not wait long."""
     waiting: list[_Part] = []
     held = 0.0
-    for part in (part for file in files for part in file.parts(recogniser)):
+    for part in (part for file in files for part in file.parts(rate, longest)):
         waiting.append(part)
         held += _length(part)
         while held >= AHEAD * options.batch_seconds or len(waiting) >= AHEAD * options.batch_size:
@@ -293,7 +332,7 @@ def _length(part: _Part) -> float:
 
 def recognise_windows(
     recogniser: Recogniser, windows: Sequence[Window], baseline: bool = False, words: bool = False
-) -> list[tuple[list[Segment], list[Segment] | None] | str]:
+) -> list[Found]:
     """The segments of each window, with fusion and without; a message in place of those that cannot be searched.
 
     If a batch fails, its windows are tried one by one, so that one odd recording fails alone.
@@ -324,13 +363,26 @@ def run_job(
     ray: str = "",
     workers: int = 1,
 ) -> Iterator[Outcome]:
-    """What becomes of each file, in the order of the files; in this process, or over the workers of a Ray cluster."""
+    """What becomes of each file, in the order of the files.
+
+    Args:
+        job: What every process loads.
+        files: The files.
+        options: Batches, baseline, words.
+        progress: Called with (seconds done, of how many).
+        ray: Address of a Ray cluster that does the work; empty for this machine.
+        workers: Processes that share it; 1 on this machine is this one.
+    """
     if not files:
         return iter(())
     if ray:
         from ilme.workflows.transcribe_ray import transcribe_over_ray
 
         return _in_order(files, transcribe_over_ray(job, files, options, ray, workers, progress))
+    if workers > 1:
+        from ilme.workflows.transcribe_workers import transcribe_in_processes
+
+        return _in_order(files, transcribe_in_processes(job, files, options, workers, progress))
     return _in_order(files, transcribe_files(job.load(), files, options, progress))
 
 
