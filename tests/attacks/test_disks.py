@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from ilme import cli
+from ilme.runtime.locks import only_run
 from tests.attacks.cases import HALF_WRITTEN, TRACEBACK, Run
-from tests.attacks.jobs import JOBS, OTHERS, Job, changed, made, make_inputs, preload, run
+from tests.attacks.jobs import JOBS, OTHERS, Job, Moment, changed, made, make_inputs, preload, run
 
 ALL = JOBS | OTHERS
 WRITE_NOTHING = {  # the other commands
@@ -120,6 +121,16 @@ def test_a_place_where_nothing_can_be_written(code: int, job: Job, inputs: Path,
 
 
 @commands()
+def test_a_place_below_a_file(job: Job, inputs: Path, tmp_path: Path) -> None:
+    needed(job)
+    out = tmp_path / "file" / "out"
+    out.parent.write_text("kept")
+    result = run(job.words(inputs, out), tmp_path)
+    check_line(result, job, out, "a file has the name of a folder in this path")
+    assert out.parent.read_text() == "kept" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@commands()
 @pytest.mark.parametrize("limit", [0, 100])
 def test_files_that_may_not_grow(limit: int, job: Job, inputs: Path, tmp_path: Path) -> None:
     needed(job)
@@ -154,6 +165,21 @@ def test_a_disk_that_fills_up_and_is_freed(name: str, after: int, inputs: Path, 
     job.before(inputs, other)
     assert run(job.words(inputs, other), tmp_path / "whole").status == 0
     assert made(out, job.ignored) == made(other, job.ignored)
+
+
+@pytest.mark.parametrize("kill", ["in the middle", "two at once"])
+def test_sorted_ngrams_leave_nothing_and_have_one_writer(kill: str, inputs: Path, tmp_path: Path) -> None:
+    job, out = ALL["ngram train, safetensors"], tmp_path / "out"
+    if kill == "in the middle":
+        assert run(job.words(inputs, out), tmp_path, Moment(change=5)).status == -signal.SIGKILL
+        assert [p for p in out.rglob("*") if p.suffix == ".partial"]
+    else:
+        out.mkdir()
+        with only_run(out / "lm.safetensors"):
+            result = run(job.words(inputs, out), tmp_path)
+        assert result.status == 1 and "another run is writing" in result.err
+    assert run(job.words(inputs, out), tmp_path).status == 0
+    assert [p.name for p in out.iterdir()] == ["lm.safetensors"]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from safetensors.numpy import load_file, save_file
 from ilme.errors import BadInputError, CheckpointError, IlmeError
 from ilme.ilm import internal_lm
 from ilme.ilm.files import load_internal_lm, save_internal_lm
+from ilme.lm import ngram_file
 from ilme.lm.kenlm_binary import KenLMScorer
 from ilme.lm.mixing import Mixture, read_mixture, write_mixture
 from ilme.lm.ngram import NGramScorer, load_ngram
+from ilme.lm.ngram_sorted import train_sorted
 from ilme.recogniser.loading import load_lm
 from ilme.runtime.tensors import read_tensors, write_tensors
-from ilme.testing import tiny
+from ilme.testing import numbered_tokens, tiny
 from ilme.tokens import Tokens
 from tests.attacks.cases import Case, attacks, check_call
 
@@ -176,6 +179,49 @@ def other_header(**values: str) -> Callable[[Path], Path]:
 @attacks(list(ngram_cases()))
 def test_stored_ngrams(case: Case, tmp_path: Path) -> None:
     check_call(case, tmp_path, load_ngram)
+
+
+@attacks([replace(case, full=True) for case in ngram_cases()])
+def test_stored_ngrams_that_are_mapped(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram_file, "LARGE", 0)
+    check_call(case, tmp_path, load_ngram)
+
+
+def _cut(file: Path, other: Path) -> None:
+    os.truncate(file, 10)
+
+
+def _copied_over(file: Path, other: Path) -> None:
+    file.write_bytes(other.read_bytes()[::-1] * 2)
+
+
+def _gone(file: Path, other: Path) -> None:
+    file.unlink()
+
+
+def _renamed(file: Path, other: Path) -> None:
+    other.replace(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "large"), [(_cut, False), (_copied_over, False), (_gone, False), (_gone, True), (_renamed, True)]
+)
+def test_files_that_change_while_they_are_used(
+    change: Callable[[Path, Path], None], large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was loaded stays as it was: a file that was cut off once ended the process with SIGBUS."""
+    monkeypatch.setattr(ngram_file, "LARGE", 0 if large else 1 << 26)
+    tokens = numbered_tokens(60, "attention")
+    ids = np.random.default_rng(0).integers(0, 60, 4000)
+    for seed, name in enumerate(("lm.safetensors", "other.safetensors")):
+        train_sorted(np.roll(ids, seed) if seed else ids, tokens, tmp_path / name)
+    file = tmp_path / "lm.safetensors"
+    assert file.stat().st_size > 1 << 17  # many pages
+    used, kept = load_ngram(file), load_ngram(tmp_path / "lm.safetensors")
+    histories = torch.randint(0, 60, (200,), generator=torch.Generator().manual_seed(0))
+    want = kept.score(histories, kept.start(200)[1])[0]
+    change(file, tmp_path / "other.safetensors")
+    assert torch.equal(used.score(histories, used.start(200)[1])[0], want)
 
 
 @pytest.mark.parametrize("name", ["log_prob", "backoff"])

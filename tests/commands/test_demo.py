@@ -80,6 +80,10 @@ def test_a_recording_before_and_after_a_text(
         assert f"{tmp_path / 'out' / 'domain'} is for `ilme transcribe --domain`" in lines[-1]
         assert main([*call, "--wav", str(tmp_path / "out" / "recording.wav")]) == 0
         assert capsys.readouterr().out.splitlines()[-3:-1] == lines[-3:-1]
+        for wav, said in ((tmp_path / "no.wav", "there is no file"), (text, "cannot be read as audio")):
+            assert main([*call, "--wav", str(wav)]) == 1
+            told = capsys.readouterr().err.splitlines()
+            assert len(told) == 1 and said in told[0]  # before anything that takes time
 
 
 def hum(seconds: float, file: Path) -> None:

@@ -6,12 +6,14 @@ import gzip
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ilme.errors import BadInputError, CheckpointError
+from ilme.lm import ngram_file
 from ilme.lm.arpa import read_arpa, write_arpa
 from ilme.lm.ngram import NGramScorer, build_automaton, load_ngram
 from ilme.runtime import state as nest
@@ -98,12 +100,16 @@ def test_a_start_symbol_of_its_own_is_never_predicted(tmp_path):
     assert scorer.start(1)[0][0, -1] < -100
 
 
-def test_saved_and_written_models_score_alike(tmp_path):
+@pytest.mark.parametrize("large", [0, 1 << 26])
+def test_saved_and_written_models_score_alike(tmp_path, monkeypatch, large):
+    monkeypatch.setattr(ngram_file, "LARGE", large)
     scorer, _ = make(tmp_path / "m.arpa", 4, 5, spare=False)
     labels = torch.tensor([2, 5, 7])
     want, _ = scorer.score(labels, scorer.start(3)[1])
     scorer.save(tmp_path / "m.safetensors")
     again, single = load_ngram(tmp_path / "m.safetensors"), NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS)
+    arrays = vars(again.automaton).values()
+    assert {isinstance(a, np.memmap) for a in arrays if isinstance(a, np.ndarray)} == {large == 0}
     assert torch.equal(again.score(labels, again.start(3)[1])[0], single.score(labels, single.start(3)[1])[0])
     for name, units in (("ids.arpa", "ids"), ("pieces.arpa.gz", "pieces")):
         write_arpa(tmp_path / name, read_arpa(tmp_path / "m.arpa", TOKENS), TOKENS, units)

@@ -109,18 +109,22 @@ def _own(text: list[str], wav: Path | None, seconds: float, whisper: str, out: P
     """The user's own recording, before and after."""
     import time
 
+    from ilme.data.audio import audio_info
     from ilme.data.microphone import find_recorder, record
     from ilme.runtime.console import tell
+    from ilme.runtime.files import make_folder
     from ilme.workflows.own_speech import adapt_to_text, hear
     from ilme.workflows.whisper_weights import find_whisper
 
     began = time.perf_counter()
-    if wav is None:
-        find_recorder()  # before anything that takes time
+    if wav is None:  # what can be wrong comes before what takes time
+        find_recorder()
+    else:
+        audio_info(wav)
     found = find_whisper(whisper, tell)
     domain = adapt_to_text(found, text, out, tell) if text else None
     if wav is None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         wav = out / "recording.wav"
         waited = time.perf_counter()
         tell(f"speak now, {seconds:g} seconds")

@@ -58,7 +58,6 @@ def train(
     began = time.perf_counter()
     source = TokenFile(tokens)
     options = NGramOptions(order, tuple(prune or (0,)))
-    path.parent.mkdir(parents=True, exist_ok=True)
     made: SortedNGram | TrainedNGram
     if path.suffix == ".safetensors" and can_sort(source.inventory, order):
         made = train_sorted(source.ids, source.inventory, path, options)

@@ -72,7 +72,6 @@ def bpe(inputs: list[str], out: str, vocab_size: int = 4000, coverage: float = 1
     if vocab_size < 1:
         raise UsageError(f"--vocab_size must be at least 1, not {vocab_size}")
     tokenizer = SentencePieceTokenizer.train(text_lines(inputs), vocab_size, coverage=coverage, threads=threads)
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
     print(f"{len(tokenizer)} ids -> {out}")
 

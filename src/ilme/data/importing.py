@@ -21,6 +21,7 @@ from ilme.data.audio import AudioError, Samples, read_audio
 from ilme.data.corpora import CorpusEntry, Layout, read_corpus
 from ilme.data.manifests import ManifestWriter, file_name
 from ilme.errors import BadInputError
+from ilme.runtime.files import make_folder
 
 __all__ = ["Checks", "ImportReport", "Rejected", "check_recording", "import_corpus"]
 
@@ -104,7 +105,7 @@ def import_corpus(
         progress: Called with (done, found) from time to time.
     """
     checks = checks or Checks()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     found = read_corpus(source, layout, staging=out / "audio")
     if not found:
         raise BadInputError(f"{source} names no utterance")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from ilme.errors import BadInputError
-from ilme.runtime.files import file_hash, write_text
+from ilme.runtime.files import file_hash, make_folder, write_text
 
 __all__ = ["Package", "cache_folder", "fetch", "members"]
 
@@ -74,7 +74,7 @@ def fetch(package: Package, cache: Path | None = None) -> Path:
         wanted = package.sha256 or noted.read_text(encoding="utf-8").strip()
         if file_hash(kept) == wanted:
             return kept
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         found = _download(package, Path(temporary))
         digest = file_hash(found)

@@ -27,7 +27,7 @@ from ilme.data.normalise import Profile, normalise, spoken
 from ilme.data.tokenize import text_lines
 from ilme.errors import BadInputError
 from ilme.runtime.console import rich_console
-from ilme.runtime.files import atomic_text, write_json, write_json_lines
+from ilme.runtime.files import atomic_text, make_folder, write_json, write_json_lines
 from ilme.runtime.processes import cores, ordered_map
 
 __all__ = ["SynthOptions", "SynthReport", "draw_voice", "synthesise", "voice_names"]
@@ -228,7 +228,7 @@ class _Maker:
     def __call__(self, part: _Part) -> None:
         entries = []
         audio = self.folder / "audio" / f"{part.number:06}"
-        audio.mkdir(parents=True, exist_ok=True)
+        make_folder(audio)
         for i, sentence in enumerate(part.sentences):
             number = part.number * PART + i
             voice = draw_voice(self.options, number, self.names)

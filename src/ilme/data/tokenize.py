@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ilme.data.textfiles import expand, sources
 from ilme.data.tokenfile import write_tokens
@@ -62,6 +61,5 @@ def tokenize_text(
                 counts.unknown += ids.count(UNKNOWN)
                 yield ids
 
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
     counts.sentences, counts.ids = write_tokens(out, sentences(), tokenizer.tokens, tokenizer.to_json())
     return counts

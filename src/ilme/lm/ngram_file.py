@@ -2,7 +2,9 @@
 
 The file is safetensors: the model's order and inventory in the header, then `key`, `first`, `log_prob`, `target`,
 `backoff` and `shorter` as `ilme.lm.ngram.Automaton` has them. A search follows the arrays without a look, so that all
-of them are checked when a file is opened, block by block; nothing is copied, and processes that read one file share it.
+of them are checked when a file is opened, block by block. Of a large file nothing is copied, and processes that read it
+share it; whoever cuts it off, or copies another over it, ends them (the system's SIGBUS): it must be replaced by
+renaming, as everything here is written. Smaller files are read, and may change then.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ __all__ = ["Automaton", "Stored", "new_ngram_file", "read_ngram_file"]
 FORMAT = "ilme-ngram-2"
 WITHOUT_FIRST = "ilme-ngram-1"  # of earlier versions: wider numbers, and no `first`
 BLOCK = 1 << 22  # numbers that are checked at a time
+LARGE = 1 << 26  # bytes from which a file is mapped and not read
 DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
@@ -146,7 +149,8 @@ def read_ngram_file(path: str | os.PathLike[str]) -> tuple[Automaton, Stored]:
         raise CheckpointError(f"{path} is not an n-gram model: its format is {metadata.get('format')!r}")
     try:
         stored = config_from_json(Stored, json_object(metadata.get("ngram", "null"), "entry 'ngram' of its header"))
-        arrays = _mapped(Path(path), header, 8 + size, "c")
+        large = Path(path).stat().st_size >= LARGE
+        arrays = _mapped(Path(path), header, 8 + size, "c") if large else _read(Path(path), header, 8 + size)
         return _checked(stored, arrays, with_first=metadata["format"] == FORMAT), stored
     except (BadInputError, CheckpointError, OSError) as error:
         raise CheckpointError(f"{damaged}: {error}; write it again") from error
@@ -155,16 +159,25 @@ def read_ngram_file(path: str | os.PathLike[str]) -> tuple[Automaton, Stored]:
 def _mapped(path: Path, header: Mapping[str, Any], start: int, mode: Any) -> dict[str, Array]:
     """The arrays of a file with this header, whose numbers begin at `start`."""
     found = {}
+    for name, dtype, count, at in _places(header, start):
+        empty: Array = np.zeros(0, dtype)
+        found[name] = np.memmap(path, dtype, mode, at, (count,)) if count else empty
+    return found
+
+
+def _read(path: Path, header: Mapping[str, Any], start: int) -> dict[str, Array]:
+    """The same arrays, in memory."""
+    return {name: np.fromfile(path, dtype, count, offset=at) for name, dtype, count, at in _places(header, start)}
+
+
+def _places(header: Mapping[str, Any], start: int) -> Iterator[tuple[str, np.dtype[Any], int, int]]:
+    """Name, type, length and place of each array."""
     for name, about in header.items():
         if name == "__metadata__":
             continue
         if about["dtype"] not in DTYPES or len(about["shape"]) != 1:
             raise BadInputError(f"{name} is no list of numbers that such a file has")
-        dtype, count = DTYPES[about["dtype"]], about["shape"][0]
-        at = start + about["data_offsets"][0]
-        empty: Array = np.zeros(0, dtype)
-        found[name] = np.memmap(path, dtype, mode, at, (count,)) if count else empty
-    return found
+        yield name, DTYPES[about["dtype"]], about["shape"][0], start + about["data_offsets"][0]
 
 
 def _checked(stored: Stored, arrays: dict[str, Array], with_first: bool) -> Automaton:

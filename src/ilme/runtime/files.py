@@ -30,6 +30,7 @@ __all__ = [
     "atomic_text",
     "explained",
     "file_hash",
+    "make_folder",
     "open_journal",
     "remove_partials",
     "replace_folder",
@@ -159,6 +160,12 @@ def replace_folder(folder: Path) -> Iterator[Path]:
             _sync(folder.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # what failed, or what was there before
+
+
+def make_folder(folder: Path) -> None:
+    """The folder, and those above it, if they are not there."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

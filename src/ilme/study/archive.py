@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ilme.errors import BadInputError
-from ilme.runtime.files import atomic_path
+from ilme.runtime.files import atomic_path, make_folder
 from ilme.study.runner import MARK, Study
 
 __all__ = ["add_file", "pack", "parcel_plan", "unpack"]
@@ -108,7 +108,9 @@ def unpack(parcels: Path, out: Path) -> list[str]:
     What says that a stage was begun and that it is done comes last: one that was not unpacked whole is made anew.
     """
     names: set[str] = set()
-    for path in _found(parcels):
+    found = _found(parcels)
+    make_folder(out)
+    for path in found:
         try:
             with tarfile.open(path, "r:") as archive:
                 members = archive.getmembers()

@@ -20,7 +20,7 @@ from typing import Any
 
 from ilme.errors import BadInputError, IlmeError
 from ilme.runtime.console import tell
-from ilme.runtime.files import file_hash, write_json
+from ilme.runtime.files import file_hash, make_folder, write_json
 from ilme.runtime.locks import only_run, tidy
 
 __all__ = ["MARK", "Stage", "Study", "UnfinishedError", "file_digest", "key_of", "used_fields"]
@@ -169,7 +169,7 @@ class Study:
             shutil.rmtree(folder)
         for left in list(folder.rglob(".*.partial")):  # by a killed run
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(begun, {"key": self.keys[stage.name]}, indent=None)
         self.say(f"{stage.name} …")
         started = time.monotonic()

