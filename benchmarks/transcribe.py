@@ -33,10 +33,9 @@ def main() -> None:
     parser.add_argument("--domain", required=True)
     parser.add_argument("--speech", type=Path)
     parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=2.5, help="of each of them")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each of them")
     parser.add_argument("--minutes", type=float, default=180.0, help="of the long file")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the audio is written; a temporary folder if not given")
     parser.add_argument("--search", type=Path, help="search this folder in this process and print what that took")
     parser.add_argument("--json", type=Path)
@@ -47,20 +46,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         jobs = write_audio(args, folder)
-        started = [command(args.domain, folder / "silence", folder / f"silent{k}", 1) for k in range(args.repeats + 1)]
+        started = [command(args.domain, folder / "silence", folder / f"silent{k}", 1) for k in range(3)]
         start = min(started, key=lambda run: run["CPU s"])  # the first reads files that are not in memory yet
         print({"start": start}, file=sys.stderr, flush=True)
         rows = []
         for what, audio in jobs.items():
-            runs = []
-            for k in range(args.repeats):
-                alone = json.loads(output("benchmarks.transcribe", "--domain", args.domain, "--search", str(audio)))
-                runs.append((alone, command(args.domain, audio, folder / f"{audio.name}-out{k}", args.workers)))
-            row = {"job": what, "files": len(list(audio.iterdir())), **runs[0][0]}
-            row["search, CPU s"] = min(alone["search, CPU s"] for alone, _ in runs)
-            row["command, CPU s"] = min(run["CPU s"] for _, run in runs)
-            row["command, s"] = min(run["s"] for _, run in runs)
-            row["search / command"] = round(row["search, CPU s"] / row["command, CPU s"], 3)
+            call = ["-m", "benchmarks.transcribe", "--domain", args.domain, "--search", str(audio)]
+            with subprocess.Popen([sys.executable, *call], stdout=subprocess.PIPE, text=True) as alone:
+                whole = command(args.domain, audio, folder / f"{audio.name}-out", args.workers)
+                said = alone.communicate()[0]
+            row = {"job": what, "files": len(list(audio.iterdir())), **json.loads(said.splitlines()[-1])}
+            row |= {f"command, {name}": value for name, value in whole.items()}
+            row["search / command"] = round(row["search, CPU s"] / whole["CPU s"], 3)
             rows.append(row)
             print(row, file=sys.stderr, flush=True)
     publish({"workers": args.workers, "start": start, "rows": rows}, args.json)
@@ -106,11 +103,6 @@ def command(domain: str, audio: Path, out: Path, workers: int) -> dict[str, floa
     if status:
         raise RuntimeError(f"{call} ended with {os.waitstatus_to_exitcode(status)}")
     return {"CPU s": round(used.ru_utime + used.ru_stime, 2), "s": round(time.perf_counter() - began, 1)}
-
-
-def output(module: str, *words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", module, *words], check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout.splitlines()[-1]
 
 
 def searched(domain: str, audio: Path) -> dict[str, Any]:
