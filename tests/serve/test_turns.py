@@ -37,6 +37,21 @@ def test_turns_begin_and_end_where_speech_does() -> None:
     assert turns.speaking
 
 
+@pytest.mark.parametrize(
+    ("options", "stop"),
+    [
+        (TurnOptions(prefix=0, silence=0), 71),  # in the first quiet chunk, and not while somebody speaks
+        (TurnOptions(threshold=0.1, prefix=0, silence=0.64), 90),
+        (TurnOptions(threshold=0.0, prefix=0, silence=0.64), 90),
+    ],
+)
+def test_turns_end_whatever_the_options(options: TurnOptions, stop: int) -> None:
+    audio = np.repeat(np.float32([0, 1, 0]), [40 * CHUNK, 30 * CHUNK, 40 * CHUNK])
+    turns = Turns(Loudness(), options)
+    events = [(what, at // CHUNK) for what, at in turns.feed(audio)]
+    assert events[-1] == ("stop", stop) and not turns.speaking
+
+
 def test_a_click_is_no_turn() -> None:
     audio = np.zeros(50 * CHUNK, np.float32)
     audio[10 * CHUNK : 11 * CHUNK] = 1

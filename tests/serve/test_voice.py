@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from silero_vad import load_silero_vad
 
 from ilme.data.audio import resample
 from ilme.data.espeak import RATE_HZ, Voice, speak
+from ilme.errors import MissingExtraError
 from ilme.recogniser.transcripts import Segment
 from ilme.recogniser.windows import Window
 from ilme.serve.tasks import Recognise, Shelf
@@ -54,6 +56,15 @@ def test_speech_is(level: float) -> None:
     assert VoiceActivity().is_spoken(spoken)
     (_, start), (_, stop) = Turns(VoiceActivity()).feed(spoken)
     assert 0.5 * RATE < start < 1.3 * RATE and stop > len(spoken) - 1.2 * RATE
+
+
+def test_a_package_without_the_model_is_to_be_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silero_vad").mkdir()
+    (tmp_path / "silero_vad" / "__init__.py").touch()  # as earlier versions have it
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "silero_vad")
+    with pytest.raises(MissingExtraError, match=r"silero-vad>=6\.2\.3.*ilme\[serve\]"):
+        VoiceActivity()
 
 
 def test_pieces_are_heard_as_the_makers_hear_the_whole() -> None:

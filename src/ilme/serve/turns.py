@@ -14,6 +14,7 @@ __all__ = ["Resampler", "TurnOptions", "Turns"]
 
 BEGINS = 2  # chunks in a row that are the beginning of speech
 HYSTERESIS = 0.15  # by which the probability must fall below the threshold before speech may end
+LOWEST = 0.01  # probability below which nobody speaks, however low the threshold is
 
 
 class Resampler:
@@ -98,15 +99,17 @@ class Turns:
             return []
         chunks, self._left = self._left[:whole], self._left[whole:]
         found = []
+        loud = max(self.options.threshold, LOWEST)
+        quiet = max(loud - HYSTERESIS, LOWEST)
         for probability in self.voice.probabilities(chunks):
             self.heard += CHUNK
-            self._loud = self._loud + 1 if probability >= self.options.threshold else 0
-            self._quiet = self._quiet + 1 if probability < self.options.threshold - HYSTERESIS else 0
+            self._loud = self._loud + 1 if probability >= loud else 0
+            self._quiet = self._quiet + 1 if probability < quiet else 0
             if not self.speaking and self._loud >= BEGINS:
                 self.speaking = True
                 start = self.heard - self._loud * CHUNK - int(self.options.prefix * RATE)
                 found.append(("start", max(0, start)))
-            elif self.speaking and self._quiet * CHUNK >= self.options.silence * RATE:
+            elif self.speaking and self._quiet and self._quiet * CHUNK >= self.options.silence * RATE:
                 self.speaking = False
                 found.append(("stop", self.heard))
         return found

@@ -35,10 +35,12 @@ class VoiceActivity:
         package = find_spec("silero_vad")  # its data alone: importing it sets torch's threads
         if package is None or package.origin is None:
             raise MissingExtraError("silero-vad", "serve")
+        model = Path(package.origin).parent / "data" / "silero_vad_16k_sequence.onnx"
+        if not model.is_file():
+            raise MissingExtraError("silero-vad>=6.2.3", "serve")  # the first with this model
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_cpu_mem_arena = False
-        model = Path(package.origin).parent / "data" / "silero_vad_16k_sequence.onnx"
         self._model = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         self.reset()
 
