@@ -35,13 +35,14 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each of them")
     parser.add_argument("--minutes", type=float, default=180.0, help="of the long file")
+    parser.add_argument("--alone", type=float, default=1e9, help="minutes of audio after which the search alone stops")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where the audio is written; a temporary folder if not given")
     parser.add_argument("--search", type=Path, help="search this folder in this process and print what that took")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.search:
-        print(json.dumps(searched(args.domain, args.search)))
+        print(json.dumps(searched(args.domain, args.search, 60 * args.alone)))
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
@@ -52,12 +53,15 @@ def main() -> None:
         rows = []
         for what, audio in jobs.items():
             call = ["-m", "benchmarks.transcribe", "--domain", args.domain, "--search", str(audio)]
+            call += ["--alone", str(args.alone)]
             with subprocess.Popen([sys.executable, *call], stdout=subprocess.PIPE, text=True) as alone:
                 whole = command(args.domain, audio, folder / f"{audio.name}-out", args.workers)
                 said = alone.communicate()[0]
-            row = {"job": what, "files": len(list(audio.iterdir())), **json.loads(said.splitlines()[-1])}
+            found, seconds = json.loads(said.splitlines()[-1]), seconds_of(audio)
+            row = {"job": what, "files": len(list(audio.iterdir())), "seconds of audio": round(seconds), **found}
             row |= {f"command, {name}": value for name, value in whole.items()}
-            row["search / command"] = round(row["search, CPU s"] / whole["CPU s"], 3)
+            of_all = found["search, CPU s"] * seconds / found["searched, s of audio"]
+            row["search / command"] = round(of_all / whole["CPU s"], 3)
             rows.append(row)
             print(row, file=sys.stderr, flush=True)
     publish({"workers": args.workers, "start": start, "rows": rows}, args.json)
@@ -105,29 +109,33 @@ def command(domain: str, audio: Path, out: Path, workers: int) -> dict[str, floa
     return {"CPU s": round(used.ru_utime + used.ru_stime, 2), "s": round(time.perf_counter() - began, 1)}
 
 
-def searched(domain: str, audio: Path) -> dict[str, Any]:
+def seconds_of(audio: Path) -> float:
+    from ilme.data.audio import audio_info
+
+    return sum(audio_info(file).seconds for file in audio.iterdir())
+
+
+def searched(domain: str, audio: Path, most: float) -> dict[str, Any]:
     """The CPU seconds of features, encoder and search alone, in the batches of the command."""
     from ilme.data.audio_files import find_audio
     from ilme.workflows.transcribe import Job, TranscribeOptions, in_batches, recognise_windows
 
-    recogniser, taken = Job(domain).load(), []
+    recogniser, heard, taken = Job(domain).load(), [], []
 
     def search(batches: Any) -> Iterator[Any]:
         for windows in batches:
             began = own_cpu_seconds()
             found = recognise_windows(recogniser, windows)
             taken.append(own_cpu_seconds() - began)
+            heard.append(sum(window.end - window.start for window in windows))
+            if sum(heard) >= most:
+                return
             yield found
 
     files = find_audio([str(audio)])
-    outcomes = list(in_batches(files, recogniser.rate, recogniser.window, search, TranscribeOptions()))
-    transcripts = [outcome.transcript for outcome in outcomes if outcome.transcript is not None]
-    return {
-        "seconds of audio": round(sum(transcript.seconds for transcript in transcripts)),
-        "words": sum(len(transcript.text.split()) for transcript in transcripts),
-        "batches": len(taken),
-        "search, CPU s": round(sum(taken), 2),
-    }
+    for _ in in_batches(files, recogniser.rate, recogniser.window, search, TranscribeOptions()):
+        pass
+    return {"searched, s of audio": round(sum(heard)), "search, CPU s": round(sum(taken), 2)}
 
 
 if __name__ == "__main__":
