@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from ilme.commands.targets import spare_inputs
+
 
 def compare(
     results: list[Path],
@@ -36,6 +38,8 @@ def compare(
 
     if words < 0:
         raise UsageError(f"--words must not be negative, got {words}; 0 lists none")
+    if out is not None:
+        spare_inputs(out, [*results, *(path for path in (source, target) if path)])
     merged = merge_results([Results.load(path) for path in results], name)
     if out is not None:
         merged.save(out)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from ilme.commands.targets import spare_inputs
 from ilme.data.corpora import Layout
 from ilme.data.importing import Checks
 from ilme.errors import UsageError
@@ -46,6 +47,7 @@ def import_corpus(
     def progress(done: int, found: int) -> None:
         print(f"\r{done:,} of {found:,} utterances", end="", file=sys.stderr, flush=True)
 
+    spare_inputs(out / "cuts.jsonl.gz", [source])
     watched = sys.stderr.isatty()
     report = run(source, out, layout, checks, strict=strict, workers=workers, progress=progress if watched else None)
     if watched:
@@ -75,6 +77,8 @@ def show(cuts: Path, picture: Path | None = None, json: bool = False) -> None:
     """
     from ilme.data.show import draw_picture, measure_corpus
 
+    if picture is not None and picture.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"a picture is a .png, .svg or .pdf file; got {picture}")
     found = measure_corpus(cuts)
     if picture is not None:
         draw_picture(found, picture, cuts.parent.name if cuts.is_file() else cuts.name)
@@ -121,9 +125,12 @@ def split(
         seed: Another seed, another split.
         json: Print JSON instead of a table.
     """
+    from ilme.data.manifests import file_name
     from ilme.data.split import shared_speakers, split_cuts
 
     wanted = _shares(shares or ["train:0.9", "dev:0.05", "test:0.05"])
+    for name in wanted:
+        spare_inputs(out / f"cuts-{file_name(name)}.jsonl.gz", [cuts])
     parts = split_cuts(cuts, out, wanted, by, seed)
     heard_twice = shared_speakers([Path(part.file) for part in parts]) if by != "speaker" else []
     if json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ilme.commands.targets import spare_inputs
 from ilme.ilm.learned_vector import LearnedVectorOptions
 
 OPTIONS = LearnedVectorOptions()
@@ -38,6 +39,7 @@ def learn(
 
     if out.suffix != ".safetensors":
         raise UsageError(f"the learned internal LM is a .safetensors file; got {out}")
+    spare_inputs(out, [model, text, *([held_out] if held_out else [])])
     host = load_model(model, device)
     told = Calibration(labels=[host.tokenizer.encode(line) for line in _lines(text)], learning=options)
     learned = internal_lm(host, "learned", calibration=told)

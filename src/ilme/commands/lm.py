@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ilme.commands.targets import spare_inputs
+
 
 def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str = "") -> None:
     """Mix language models: find on a text how much each should count, and write a file that --lm takes.
@@ -34,6 +36,7 @@ def mix(lms: list[str], out: Path, text: list[str] | None = None, tokenizer: str
         raise UsageError("the weights are found on text of the domain that no LM was trained on; give it with --text")
     if len(lms) < 2:
         raise UsageError(f"a mixture needs at least two LMs, got {len(lms)}")
+    spare_inputs(out, [*lms, *text])
     if missing := [lm for lm in lms if not Path(lm).exists()]:
         raise BadInputError(f"there is no LM {missing[0]}")
     reader = find_tokenizer(tokenizer, lms)
@@ -64,4 +67,5 @@ def replace(model: Path, lm: Path, out: Path) -> None:
     """
     from ilme.workflows.replace_lm import replace_inner_lm
 
+    spare_inputs(out, [model, lm])
     print(replace_inner_lm(model, lm, out))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ilme.commands.targets import spare_inputs
 from ilme.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def train(
     from ilme.runtime.files import write_text
 
     path = Path(out) if out else Path(tokens).with_suffix(".arpa")
+    spare_inputs(path, [tokens])
     tool = shutil.which("build_binary") if binary else None
     if binary and (tool is None or path.suffix == ".safetensors"):
         raise BadInputError(

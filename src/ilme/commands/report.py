@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ilme.commands.targets import spare_inputs
+
 
 def report(
     results: list[Path],
@@ -28,6 +30,7 @@ def report(
     """
     from ilme.report.build import ReportOptions, write_report
 
+    spare_inputs(out, [*results, *(curves or [])])
     options = ReportOptions(title=title, audio=audio, transcripts=transcripts)
     size = write_report(out, results, curves or [], options)
     print(f"{out} ({size / 1e6:.1f} MB)")

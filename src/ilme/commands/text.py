@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from ilme.commands.targets import spare_inputs
 from ilme.data.text import PrepareOptions
 from ilme.errors import BadInputError, UsageError
 
@@ -31,7 +33,10 @@ def prepare(
         strict: End with status 1 if anything could not be read.
     """
     from ilme.data.text import prepare as run
+    from ilme.data.textfiles import expand
 
+    for name in ("train", "heldout"):
+        spare_inputs(Path(out) / f"{name}.txt", expand([*inputs, *(exclude or ())]))
     began = time.perf_counter()
     report = run(inputs, out, exclude or (), options)
     for problem in report.problems[:20]:
@@ -65,10 +70,11 @@ def bpe(inputs: list[str], out: str, vocab_size: int = 4000, coverage: float = 1
         coverage: Share of the characters that get a piece.
         threads: Threads; the result does not depend on it.
     """
+    from ilme.data.textfiles import expand
     from ilme.data.tokenize import text_lines
     from ilme.data.tokenizer import SentencePieceTokenizer
 
-    _check_target(out, threads)
+    _check_target(out, expand(inputs), threads)
     if vocab_size < 1:
         raise UsageError(f"--vocab_size must be at least 1, not {vocab_size}")
     tokenizer = SentencePieceTokenizer.train(text_lines(inputs), vocab_size, coverage=coverage, threads=threads)
@@ -89,10 +95,11 @@ def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> N
         out: The token file to write.
         threads: Threads of the tokenizer.
     """
+    from ilme.data.textfiles import expand
     from ilme.data.tokenize import text_lines, tokenize_text
     from ilme.recogniser.loading import find_tokenizer
 
-    _check_target(out, threads)
+    _check_target(out, [*expand(inputs), tokenizer], threads)
     if next(text_lines(inputs), None) is None:
         raise BadInputError(f"{', '.join(inputs)}: there is no text in it, so there is nothing to tokenize")
     began = time.perf_counter()
@@ -102,9 +109,10 @@ def tokenize(inputs: list[str], tokenizer: str, out: str, threads: int = 2) -> N
     print(f"{counts.unknown} unknown ids ({share:.3%}); {time.perf_counter() - began:.1f} s")
 
 
-def _check_target(out: str, threads: int) -> None:
+def _check_target(out: str, inputs: Iterable[str | Path], threads: int) -> None:
     """What can be known before the text is read."""
     if Path(out).is_dir():
         raise UsageError(f"{out} is a folder; name the file to write, such as {Path(out) / 'bpe.model'}")
     if threads < 1:
         raise UsageError(f"--threads must be at least 1, not {threads}")
+    spare_inputs(out, inputs)

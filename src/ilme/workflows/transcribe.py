@@ -186,8 +186,9 @@ def transcribe_files(
 
     def search(batches: Iterable[Sequence[Window]]) -> Iterator[list[Found]]:
         for windows in batches:
-            yield recognise_windows(recogniser, windows, options.baseline, options.words)
+            found = recognise_windows(recogniser, windows, options.baseline, options.words)
             give_back_memory()
+            yield found
 
     return in_batches(files, recogniser.rate, recogniser.window, search, options, progress)
 
