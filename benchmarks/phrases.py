@@ -75,8 +75,12 @@ def useless(capital: Counter[str], lower: Counter[str], utterances: Sequence[Utt
     return list(dict.fromkeys([*names, *pairs]))
 
 
-def chosen(utterances: Sequence[Utterance], phrases: Sequence[Phrase], limit: int) -> list[Utterance]:
-    """Every utterance that holds a phrase, and as many others; at most `limit`, half of each kind."""
+def chosen(utterances: Sequence[Utterance], phrases: Sequence[Phrase], limit: int, without: int = 0) -> list[Utterance]:
+    """Every utterance that holds a phrase, and as many others; at most `limit`, half of each kind.
+
+    `without` leaves those out that this limit would choose, which an earlier measurement has decoded.
+    """
+    decoded = {u.id for u in chosen(utterances, phrases, without)} if without else set()
     listed = {tuple(spoken(p.text).split()) for p in phrases}
     longest = max(map(len, listed))
 
@@ -85,7 +89,7 @@ def chosen(utterances: Sequence[Utterance], phrases: Sequence[Phrase], limit: in
         return any(tuple(words[i : i + n]) in listed for i in range(len(words)) for n in range(1, longest + 1))
 
     draw = random.Random(SEED)
-    fitting = [u for u in utterances if u.seconds <= WINDOW]
+    fitting = [u for u in utterances if u.seconds <= WINDOW and u.id not in decoded]
     holding = [u for u in fitting if holds(u)]
     others = [u for u in fitting if not holds(u)]
     size = min(len(holding), limit // 2)
@@ -101,7 +105,7 @@ class Bench:
         everything = read_set(args.speech, "")
         self.phrases = cast(capital, lower)
         self.useless = useless(capital, lower, everything)
-        self.utterances = chosen(read_set(args.speech, args.split), self.phrases, args.limit)
+        self.utterances = chosen(read_set(args.speech, args.split), self.phrases, args.limit, args.without)
         self.recogniser = Recogniser(load_model(args.model), cache=EncoderCache()).pack()
         self.normaliser = args.normaliser
 
@@ -206,6 +210,7 @@ def main() -> None:
     parser.add_argument("--novels", type=Path)
     parser.add_argument("--split", default="tune")
     parser.add_argument("--limit", type=int, default=10_000)
+    parser.add_argument("--without", type=int, default=0, help="leave out what this limit would choose")
     parser.add_argument("--normaliser", default="whisper")
     parser.add_argument("--boosts", type=float, nargs="*", default=[])
     parser.add_argument("--distractors", type=int, nargs="*", default=[])

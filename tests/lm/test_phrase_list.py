@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 
 import pytest
@@ -152,6 +154,21 @@ def test_the_heaviest_of_equal_spellings_counts():
     tokenizer = Words(" bank", " Bank")
     scorer, _ = compile_phrases([Phrase("Bank", 3.0), Phrase("bank")], tokenizer, tokenizer.tokens)
     assert bonuses(scorer, tokenizer, "Bank", "bank") == pytest.approx([3, 1])
+
+
+@pytest.mark.parametrize(
+    ("count", "taken"), [(1, 0.0), (500, 0.0), (1000, 0.4 * math.log(2)), (6000, 0.4 * math.log(12))]
+)
+def test_a_long_list_takes_from_every_bonus(count, taken):
+    """The more are listed, the likelier one sounds like a word which is not; a bonus never falls below nothing."""
+    tokenizer = Letters(" abcdefghijklmnopqrstuvwxyz")
+    others = ["".join(letters) for letters in itertools.islice(itertools.product("qxyzjkvw", repeat=5), count - 1)]
+    few = [Phrase("art", 2.0), Phrase("i")][: min(count, 2)]
+    listed = as_phrases([*few, *others])[:count]
+    scorer, _ = compile_phrases(listed, tokenizer, tokenizer.tokens)
+    found = bonuses(scorer, tokenizer, "art", "the art of i", "start")
+    short = max(0.0, 1 - taken) if count > 1 else 0.0
+    assert found == pytest.approx([2 * (3 - taken), 2 * (3 - taken) + short, 0], abs=1e-5)
 
 
 def test_nothing_that_can_be_written_is_an_error():

@@ -203,7 +203,8 @@ def test_internal_lms_are_averaged_over_the_first_utterances(run, tiny, monkeypa
 
 @pytest.fixture
 def decided(monkeypatch):
-    """Tuning that finds the given weights, whatever they are worth."""
+    """Tuning that finds the given weights, whatever they are worth, and is believed."""
+    monkeypatch.setattr(with_dev, "EVIDENT", 1.0)
 
     def weights(lm, subtracted):
         real = tune.tune_decoder
@@ -283,6 +284,50 @@ def test_an_internal_lm_of_weight_zero_is_none(run, decided, tiny, tmp_path):
     assert adapted.domain.internal == "" and adapted.internal is None and not (out / INTERNAL_LM).exists()
     assert "internal LM: none" in (out / "card.md").read_text()
     assert load_domain(out).subtracted is None
+
+
+@pytest.mark.parametrize(("count", "clear"), [(4, False), (5, True)])
+def test_what_is_used_without_dev_stays_until_dev_speaks_clearly(run, decided, tiny, monkeypatch, count, clear):
+    """Dev says what the plain search hears and the tuning gives: five of five are better, p 1/32, four of four 1/16."""
+    decided(0.0, 0.0)
+    monkeypatch.setattr(with_dev, "EVIDENT", 0.05)
+    plain, said = Recogniser(tiny, options=default_options(tiny, OPTIONS.beam)), []
+    monkeypatch.setattr(with_dev, "safe_choice", lambda host: ("silence", FusionWeights(lm=1.0)))
+    texts = [plain.transcribe(wave).text for wave in waves(count)]
+    adapted, out = run(texts=texts, options=replace(OPTIONS, decoding="best"), say=said.append)
+    evidence = adapted.domain.report["evidence"]
+    assert (evidence["better"], evidence["worse"], evidence["p"]) == (count, 0, 0.5**count)
+    kept = "what dev has tuned" if clear else "what is used without dev speech"
+    assert evidence["kept"] == kept and any(
+        line.endswith(f"(sign test p {0.5**count:.3f}): {kept} is kept") for line in said
+    )
+    assert adapted.domain.weights == FusionWeights(lm=0.0 if clear else 1.0)
+    assert (adapted.after.total.errors == 0) == clear
+    assert f"{count} utterances are better" in (out / "card.md").read_text()
+    again = load_domain(out)
+    assert {u.id: u.hypothesis for u in adapted.after.utterances} == {
+        f"u{i}": again.transcribe(wave).text for i, wave in enumerate(waves(count))
+    }
+
+
+def test_few_utterances_keep_the_folder_that_no_dev_makes(tiny, tmp_path, monkeypatch):
+    """Weights, internal LM and search; and with phrases too, whose list the second search hears as well."""
+    monkeypatch.setattr("ilme.lm.phrase_list._Writer.spellings", lambda self, text: [text])  # no capitals here
+    (tmp_path / "text.txt").write_text(TEXT)
+    options = replace(OPTIONS, internal="auto", overlap=0, max_decodes=3)
+    for phrases in ((), ("w7 w8",)):
+        none = adapt(
+            "tiny", [str(tmp_path / "text.txt")], tmp_path / "none", options=options, host=tiny, phrases=phrases
+        )
+        dev = [Utterance(f"u{i}", "w5 w6", wave, seconds=len(wave) / 16_000) for i, wave in enumerate(waves(3))]
+        few = adapt(
+            "tiny", [str(tmp_path / "text.txt")], tmp_path / "few", dev=dev, options=options, host=tiny, phrases=phrases
+        )
+        assert few.domain.search == none.domain.search and few.domain.search.joined
+        assert few.domain.internal == none.domain.internal == "silence"
+        assert replace(few.domain.weights, phrases=0.0) == replace(none.domain.weights, phrases=0.0)
+        again = load_domain(tmp_path / "few")
+        assert [again.transcribe(u.audio).text for u in dev] == [u.hypothesis for u in few.after.utterances]
 
 
 def test_the_weights_without_dev_are_those_of_the_models_kind():

@@ -25,6 +25,7 @@ __all__ = [
     "mapsswe",
     "paired_bootstrap",
     "segment_errors",
+    "sign_test",
 ]
 
 REPLICATES = 10_000
@@ -92,6 +93,12 @@ def paired_bootstrap(
     tail = min(int((delta <= 0).sum()), int((delta >= 0).sum()))
     low, high = np.quantile(delta, [0.025, 0.975])
     return min(1.0, 2 * (tail + 1) / (replicates + 1)), (float(low), float(high))
+
+
+def sign_test(better: int, worse: int) -> float:
+    """P of at least so many better ones among those that differ, if either is as likely; 1 if none differs."""
+    n = better + worse
+    return float(sum(math.comb(n, k) for k in range(better, n + 1)) / 2**n)
 
 
 def mapsswe(a: Measurement, b: Measurement) -> tuple[float, float]:

@@ -19,9 +19,10 @@ from ilme.evaluation.metrics import ErrorCounts, NormaliserName, count_each, nor
 from ilme.search.consensus import choose, consensus
 from ilme.search.hypothesis import NBest
 
-__all__ = ["LADDER", "USUAL", "ChosenTemperature", "Decoding", "choose_temperature"]
+__all__ = ["LADDER", "USUAL", "AnyDecoding", "ChosenTemperature", "Decoding", "choose_temperature"]
 
-Decoding = Literal["auto", "best", "consensus"]
+Decoding = Literal["auto", "best", "consensus"]  # what a list may be tuned to
+AnyDecoding = Decoding | Literal["joined", "usual"]
 WORTH = 2.0  # errors of dev
 USUAL = 0.5  # the temperature that is expected, where there is nothing else to choose by
 PAYS = 0.02  # share of dev's errors that a second search must mend
@@ -52,7 +53,7 @@ def choose_temperature(
     references: Mapping[str, str],
     normaliser_name: NormaliserName,
     exponent: float = 0.0,
-    decoding: Decoding | Literal["joined"] = "auto",
+    decoding: AnyDecoding = "auto",
     plain: Mapping[str, NBest] | None = None,
     expect_joined: bool = False,
 ) -> ChosenTemperature:
@@ -63,7 +64,8 @@ def choose_temperature(
         references: The transcripts.
         normaliser_name: Of both before errors are counted.
         exponent: α of the search.
-        decoding: `consensus` takes one, whatever dev says, `joined` one with the plain lists; `best` none.
+        decoding: `consensus` takes one, whatever dev says, `joined` one with the plain lists; `best` none; `usual` what
+            is taken where there is no dev: with plain lists their consensus at the usual temperature, else none.
         plain: The lists of a search without LMs, which may then take part.
         expect_joined: Whether the consensus with them is what is taken where dev says little.
     """
@@ -92,7 +94,8 @@ def choose_temperature(
             return smoothed(way) + PAYS * best + (0.0 if ahead else 2 * WORTH)
         return ahead + (smoothed(way) + WORTH if way[0] else best)
 
-    allowed = {"auto": answers, "best": [(0.0, False)]}.get(decoding)
+    usual = [(USUAL, True) if beside and expect_joined else (0.0, False)]
+    allowed = {"auto": answers, "best": [(0.0, False)], "usual": usual}.get(decoding)
     if allowed is None:
         allowed = [way for way in answers if way[0] and way[1] == (decoding == "joined" and bool(beside))]
     chosen = min(allowed, key=lambda way: (cost(way), way[1], not way[0], abs(way[0] - USUAL)))

@@ -33,6 +33,8 @@ def card_text(adapted: Adapted, name: str) -> str:
         lines += ["", _spoken(report["spoken dev"])]
     if "before" in report:
         lines += ["", *_table(report)]
+    if "evidence" in report:
+        lines += ["", _evidence(report["evidence"])]
     if "set aside" in report:
         aside = report["set aside"]
         lines += ["", f"Set aside, {len(aside)} dev utterances that no hypothesis explains:", ""]
@@ -57,6 +59,14 @@ def card_text(adapted: Adapted, name: str) -> str:
         f"Use it: `ilme transcribe --domain {name} AUDIO`; `--baseline` beside it shows what the domain changes.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _evidence(about: dict[str, Any]) -> str:
+    """What dev was believed."""
+    return (
+        f"As tuned on dev, {about['better']} utterances are better than with what is used without dev speech, and "
+        f"{about['worse']} worse (sign test p {about['p']:.3f}): {about['kept']} is kept."
+    )
 
 
 def _decoding(taken: dict[str, Any]) -> str:

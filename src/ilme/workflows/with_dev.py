@@ -1,10 +1,12 @@
 """What dev speech decides: the internal LM, the weights, what is taken of a list, and how sure a word is.
 
     dev decoded once → every internal LM scores the n-best lists → the best of them, and the weights, are tuned in the
-    search → the weight of phrases → the best hypothesis or the consensus of the list → confidences of words
+    search → the best hypothesis or the consensus of the list → kept, or what is used without dev speech
+    → the weight of phrases → confidences of words
 
 The safe weights, which are used where there is no dev speech, are what is expected before it is heard: a number of
-errors says how far dev may lead away from them, so that ten utterances do little and some hundreds decide.
+errors says how far dev may lead away from them. And what was tuned is kept only where it is better than what is used
+without dev on clearly more utterances than worse, by an exact sign test: ten utterances do little, hundreds decide.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 from ilme.data.utterances import Utterance
 from ilme.errors import BadInputError
 from ilme.evaluation.metrics import Measurement, NormaliserName, measure
-from ilme.evaluation.significance import bootstrap_interval, compare
+from ilme.evaluation.significance import bootstrap_interval, compare, sign_test
 from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.ilm import Calibration, internal_lm
@@ -33,8 +35,8 @@ from ilme.search.consensus import choose
 from ilme.search.hypothesis import NBest
 from ilme.search.rescoring import SequenceScorer, complete
 from ilme.tuning.confidence import FittedConfidence, calibrate
-from ilme.tuning.error_surface import as_vector, build_lists
-from ilme.tuning.temperature import ChosenTemperature, choose_temperature
+from ilme.tuning.error_surface import as_vector, as_weights, build_lists
+from ilme.tuning.temperature import AnyDecoding, ChosenTemperature, choose_temperature
 from ilme.tuning.tuner import TuningOptions
 from ilme.tuning.weight_search import Prior, WeightObjective, WeightSpace, search_weights
 from ilme.workflows.decoding import batches_for
@@ -48,6 +50,7 @@ from ilme.workflows.tune import FEW_SPEAKERS, tune_decoder
 __all__ = ["Adapted", "choose_normaliser", "choose_on_dev"]
 
 LENGTH_OF_TRANSDUCERS = (0.0, 1.5)  # β has to make up for what an LM takes from each label; decoders rank by the mean
+EVIDENT = 0.05  # p of the sign test from which dev is believed
 EXPECTED = 2.0  # errors that weights a usual step from the safe ones cost, and an internal LM that is not the safe one
 Say = Callable[[str], None]
 
@@ -146,38 +149,109 @@ def choose_on_dev(
     if len(ranker.whole) == len(dev.utterances):  # what was searched in windows is scored window by window
         cached.know(FusionWeights(), search.beam, lists)
     found = _tuned(cached, fused.recogniser, dev, ranker, search, say)
-    weights, final, decodes = found.weights, cached.decode(found.weights, search.beam), found.decodes
-    report: dict[str, Any] = {"set aside": {u.id: u.reason for u in aside}} if aside else {}
+    hearing = _Hearing(dev, search.beam, lists if len(ranker.whole) == len(dev.utterances) else {}, is_measured(host))
+    tuned = hearing.way(internal, found.weights, cached, options.decoding)
+    safe = internal if internal.how == ranker.safe(host) else internal_lm(host, ranker.safe(host))
+    usual = hearing.way(
+        safe,
+        as_weights(ranker.prior.centre),
+        cached if safe is internal else CachedDecoder(decoder(safe)),
+        "usual" if options.decoding == "auto" else options.decoding,
+    )
+    way, report = hearing.clearer(tuned, usual, say)
+    if aside:
+        report["set aside"] = {u.id: u.reason for u in aside}
+    weights, final = way.weights, way.lists
     if phrases:
-        expecting = CachedDecoder(decoder(internal))
+        expecting = CachedDecoder(decoder(way.internal))
         expecting.decoder.recogniser = expecting.decoder.recogniser.with_phrases(phrases)
         best, report["phrases"] = boost_on_dev(
             lambda w: expecting.decode(w, search.beam),
             expecting.decoder.recogniser, dev.utterances, phrases, weights, dev.normaliser, say,
         )  # fmt: skip
         weights = replace(weights, phrases=best.boost)
-        final = expecting.decode(weights, search.beam)
-    exponent = fused.recogniser.length_exponent
-    # phrases were not heard in the plain lists, and what was searched in windows has no list of its own
-    plain_too = weights.lm and not phrases and len(ranker.whole) == len(dev.utterances)
-    taken = choose_temperature(
-        final, dev.references, dev.normaliser, exponent, options.decoding,
-        plain=lists if plain_too else None, expect_joined=is_measured(host),
-    )  # fmt: skip
-    report["decoding"] = _told_of(taken, say)
-    search = replace(search, consensus=taken.temperature, joined=taken.joined)
-    if taken.joined:
-        final = {i: fused.recogniser.agreed(n, lists[i], weights, taken.temperature) for i, n in final.items()}
-    else:
-        final = {i: choose(nbest, taken.temperature, exponent) for i, nbest in final.items()}
-    sure = calibrate(final, dev.references, dev.normaliser, exponent)
+        plain_too = expecting.decode(FusionWeights(phrases=best.boost), search.beam) if way.taken.joined else {}
+        with_list = expecting.decode(weights, search.beam)
+        final = _answers(expecting.decoder.recogniser, way.taken, weights, with_list, plain_too)
+    report["decoding"] = _told_of(way.taken, say)
+    search = replace(search, consensus=way.taken.temperature, joined=way.taken.joined)
+    sure = calibrate(final, dev.references, dev.normaliser, fused.recogniser.length_exponent)
     report["confidence"] = _told_of_words(sure, say)
-    chosen_lm = internal if weights.subtracted else None  # an internal LM with weight 0 is none
+    chosen_lm = way.internal if weights.subtracted else None  # an internal LM with weight 0 is none
     after = dev.measured(final)
-    report = _dev_report(before, after, weights, ranking, dev.normaliser) | {"decodes": decodes} | report
+    report = _dev_report(before, after, weights, ranking, dev.normaliser) | {"decodes": found.decodes} | report
     how = "" if chosen_lm is None else chosen_lm.how
     whole = replace(domain, weights=weights, internal=how, search=search, confidence=sure.confidence, report=report)
     return Adapted(whole, before, after, found, chosen_lm, ranking)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to hear dev.
+
+    Attributes:
+        internal: What is subtracted.
+        weights: Without that of phrases.
+        taken: What is taken of each list.
+        lists: Those of dev, the answer first.
+        measured: The answers' errors.
+    """
+
+    internal: InternalLM
+    weights: FusionWeights
+    taken: ChosenTemperature
+    lists: Mapping[str, NBest]
+    measured: Measurement
+
+
+@dataclass(frozen=True)
+class _Hearing:
+    """Dev, heard in several ways.
+
+    Attributes:
+        dev: Dev.
+        beam: Of each decode.
+        plain: The lists without LM; none where what was searched in windows has no list of its own.
+        expect_joined: Whether their say is what is expected.
+    """
+
+    dev: _Dev
+    beam: int
+    plain: Mapping[str, NBest]
+    expect_joined: bool
+
+    def way(self, internal: InternalLM, weights: FusionWeights, decoder: CachedDecoder, decoding: AnyDecoding) -> _Way:
+        lists, recogniser = decoder.decode(weights, self.beam), decoder.decoder.recogniser
+        taken = choose_temperature(
+            lists, self.dev.references, self.dev.normaliser, recogniser.length_exponent, decoding,
+            plain=self.plain if weights.lm else None, expect_joined=self.expect_joined,
+        )  # fmt: skip
+        answers = _answers(recogniser, taken, weights, lists, self.plain)
+        return _Way(internal, weights, taken, answers, self.dev.measured(answers))
+
+    def clearer(self, tuned: _Way, usual: _Way, say: Say) -> tuple[_Way, dict[str, Any]]:
+        """What dev has tuned if that is clearly better than what no dev gives, which it flatters; and what to tell."""
+        pairs = list(zip(tuned.measured.utterances, usual.measured.utterances, strict=True))
+        better, worse = (sum(sign * (b.counts.errors - a.counts.errors) > 0 for a, b in pairs) for sign in (1, -1))
+        p = sign_test(better, worse)
+        clear = p <= EVIDENT
+        kept = "what dev has tuned" if clear else "what is used without dev speech"
+        told = f"tuned on dev, {better} utterances are better than with what is used without dev, {worse} worse"
+        say(f"dev: {told} (sign test p {p:.3f}): {kept} is kept")
+        return tuned if clear else usual, {"evidence": {"better": better, "worse": worse, "p": p, "kept": kept}}
+
+
+def _answers(
+    recogniser: Recogniser,
+    taken: ChosenTemperature,
+    weights: FusionWeights,
+    lists: Mapping[str, NBest],
+    plain: Mapping[str, NBest],
+) -> dict[str, NBest]:
+    """The lists with what is taken of each first."""
+    if taken.joined:
+        return {i: recogniser.agreed(nbest, plain[i], weights, taken.temperature) for i, nbest in lists.items()}
+    return {i: choose(nbest, taken.temperature, recogniser.length_exponent) for i, nbest in lists.items()}
 
 
 def _explained(
@@ -238,6 +312,10 @@ class _Ranker:
     def whole(self) -> list[Utterance]:
         """The utterances that the model hears at once."""
         return [u for u in self.dev.utterances if u.seconds <= self.recogniser.window]
+
+    def safe(self, host: Any) -> str:
+        """The internal LM that is taken without dev, or the one that was named."""
+        return safe_choice(host)[0] if self.options.internal == "auto" else self.options.internal
 
     def best(self, host: Any, plain: Recogniser, say: Say) -> tuple[InternalLM, dict[str, float]]:
         """The best internal LM, and the errors of each, best first; those that dev is too small for are left out.
