@@ -37,6 +37,7 @@ from ilme.recogniser.encoder_cache import EncoderCache
 from ilme.recogniser.loading import load_model
 from ilme.recogniser.recogniser import Recogniser
 from ilme.runtime.files import write_json
+from ilme.search.hypothesis import NBest
 from ilme.workflows.decoding import read_set
 
 CASTS = Path(__file__).parent / "lists" / "casts.txt"
@@ -75,6 +76,11 @@ def useless(capital: Counter[str], lower: Counter[str], utterances: Sequence[Utt
     return list(dict.fromkeys([*names, *pairs]))
 
 
+def drawn(names: Sequence[str], count: int) -> list[str]:
+    """So many useless names, whatever else is drawn."""
+    return random.Random(f"useless {count}").sample(names[: 2 * count], count)
+
+
 def chosen(utterances: Sequence[Utterance], phrases: Sequence[Phrase], limit: int, without: int = 0) -> list[Utterance]:
     """Every utterance that holds a phrase, and as many others; at most `limit`, half of each kind.
 
@@ -109,22 +115,24 @@ class Bench:
         self.recogniser = Recogniser(load_model(args.model), cache=EncoderCache()).pack()
         self.normaliser = args.normaliser
 
-    def decode(self, recogniser: Recogniser) -> tuple[dict[str, str], float]:
-        """The text of each utterance, and the seconds that the searches took."""
-        texts, seconds = {}, 0.0
+    def decode(self, recogniser: Recogniser) -> tuple[dict[str, NBest], float]:
+        """The list of each utterance, and the seconds that the searches took."""
+        found: dict[str, NBest] = {}
+        seconds = 0.0
         for i in range(0, len(self.utterances), BATCH):
             batch = self.utterances[i : i + BATCH]
             encoded = recogniser.encode([u.samples(recogniser.rate) for u in batch])
             began = time.process_time()
             lists = recogniser.search(encoded)
             seconds += time.process_time() - began
-            texts |= {u.id: nbest[0].text for u, nbest in zip(batch, lists, strict=True)}
-        return texts, seconds
+            found |= {u.id: nbest for u, nbest in zip(batch, lists, strict=True)}
+        return found, seconds
 
     def row(self, listed: Sequence[Phrase | str], boost: float) -> dict[str, Any]:
         """Errors of one decode; the words that count as listed are those of the cast, whatever list was used."""
         recogniser = self.recogniser.with_phrases(listed, boost) if listed else self.recogniser
-        texts, seconds = self.decode(recogniser)
+        lists, seconds = self.decode(recogniser)
+        texts = {i: nbest[0].text for i, nbest in lists.items()}
         measured = measure({u.id: u.text for u in self.utterances}, texts, normaliser_name=self.normaliser)
         ours, others = listed_errors(measured, self.phrases)
         parts = {"all": measured.total, "listed": ours, "others": others}
@@ -137,19 +145,19 @@ class Bench:
             },
             "search seconds": round(seconds, 2),
             "texts": texts,
+            "lists": {i: [[h.text, list(h.tokens), h.scores.asr] for h in nbest] for i, nbest in lists.items()},
         }
 
 
 def errors(args: argparse.Namespace) -> None:
     bench = Bench(args)
-    rng = random.Random(SEED)
     plans: dict[str, tuple[list[Any], float]] = {"none": ([], 0.0)}
     for boost in args.boosts:
         plans[f"cast, {boost:g}"] = (list(bench.phrases), boost)
         for more in args.distractors:
             plans[f"cast + {more}, {boost:g}"] = ([*bench.phrases, *bench.useless[:more]], boost)
         for count in args.useless:
-            plans[f"useless {count}, {boost:g}"] = (rng.sample(bench.useless[: 2 * count], count), boost)
+            plans[f"useless {count}, {boost:g}"] = (drawn(bench.useless, count), boost)
     out = args.work / f"{args.split}.json"
     found = json.loads(out.read_text()) if out.exists() else {"rows": {}}
     found["utterances"] = len(bench.utterances)
@@ -192,12 +200,13 @@ def cost(args: argparse.Namespace) -> None:
 
 
 def report(args: argparse.Namespace) -> None:
-    """What was measured, without the texts, in one file."""
+    """What was measured, without texts and lists, in one file."""
     data: dict[str, Any] = {}
     for file in sorted(args.work.glob("*.json")):
         part = json.loads(file.read_text())
         for row in part.get("rows", {}).values():
             row.pop("texts", None)
+            row.pop("lists", None)
         data[file.stem] = part
     publish(data, args.json, seed=SEED)
 

@@ -62,7 +62,6 @@ POINTS = [
 ]
 SHOWN = ((0.1, 0.05), (0.1, 0.1), (0.15, 0.075), (0.15, 0.15), (0.2, 0.1), (0.2, 0.2), (0.25, 0.125), (0.25, 0.25))
 SAFE = FusionWeights(lm=0.25, subtracted=0.125)
-SIZES, DRAWS, EXPECTED = (10,), 20, (0.0, 2.0, 4.0, 8.0)
 Point = tuple[float, float]  # λ_T, μ
 
 
@@ -203,7 +202,6 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         ],
         "each left out": left_out,
         "consensus": [row for d in domains for row in d.consensus()],
-        "small dev": [row for d in domains for row in d.small_dev()],
     }
 
 
@@ -319,28 +317,6 @@ class Domain:
             (lm, subtracted): round(built.error_at(as_vector(FusionWeights(lm=lm, subtracted=subtracted))) / without, 4)
             for lm, subtracted in POINTS
         }
-
-    def small_dev(self) -> list[dict[str, Any]]:
-        """Errors of weights that a few utterances chose, on the others, beside those of the safe weights there."""
-        lists, safe, draw = self.sets["test"].built("none", "safe"), as_vector(SAFE), np.random.default_rng(1)
-        rows = []
-        for size in SIZES:
-            changes: dict[float, list[float]] = {expected: [] for expected in EXPECTED}
-            for _ in range(DRAWS):
-                dev = np.zeros(len(lists.ids))
-                dev[draw.permutation(len(dev))[:size]] = 1
-                without_dev = lists.error_at(safe, 1 - dev)
-                for expected, found in changes.items():
-                    objective = WeightObjective(smoothing=0.01, prior=Prior(SAFE.lm, SAFE.subtracted, 0.0, expected))
-                    best = search_weights(
-                        lists, WeightSpace(), objective=objective, starts=[safe], restarts=0, copies=dev
-                    )
-                    found.append(100 * (lists.error_at(best.vector, 1 - dev) / without_dev - 1))
-            for expected, found in changes.items():
-                told = {"mean, %": round(float(np.mean(found)), 2), "worst, %": round(float(np.max(found)), 1)}
-                row = {"domain": self.name, "dev utterances": size, "expected, errors": expected}
-                rows.append(row | told | {"worse": sum(change > 0 for change in found)})
-        return rows
 
     def consensus(self) -> list[dict[str, Any]]:
         """Errors of the consensus of both lists of test at each temperature."""

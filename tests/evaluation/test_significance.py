@@ -19,6 +19,7 @@ from ilme.evaluation.significance import (
     mapsswe,
     paired_bootstrap,
     segment_errors,
+    sign_test,
 )
 
 # Jurafsky & Martin, Speech and Language Processing, section 9.8, after Gillick & Cox (1989).
@@ -282,3 +283,14 @@ def test_gains_on_one_set_see_the_same_draws() -> None:
     delta = (drawn < 2).sum(1) - ((drawn >= 2) & (drawn < 5)).sum(1)
     tail = min(int((delta <= 0).sum()), int((delta >= 0).sum()))
     assert points == pytest.approx(-6.25) and p == 2 * (tail + 1) / 100 < 1
+
+
+@pytest.mark.parametrize(("better", "worse"), [(0, 0), (4, 0), (5, 0), (0, 5), (7, 1), (30, 30), (700, 650)])
+def test_the_sign_test_is_the_binomial_one(better, worse):
+    n = better + worse
+    expected = stats.binomtest(better, n, 0.5, alternative="greater").pvalue if n else 1.0
+    assert sign_test(better, worse) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_sign_test_by_hand():
+    assert (sign_test(5, 0), sign_test(7, 1), sign_test(0, 5)) == (1 / 32, 9 / 256, 1.0)

@@ -157,7 +157,7 @@ def test_the_heaviest_of_equal_spellings_counts():
 
 
 @pytest.mark.parametrize(
-    ("count", "taken"), [(1, 0.0), (500, 0.0), (1000, 0.4 * math.log(2)), (6000, 0.4 * math.log(12))]
+    ("count", "taken"), [(1, 0.0), (500, 0.0), (1000, 0.5 * math.log(2)), (6000, 0.5 * math.log(12))]
 )
 def test_a_long_list_takes_from_every_bonus(count, taken):
     """The more are listed, the likelier one sounds like a word which is not; a bonus never falls below nothing."""

@@ -100,3 +100,9 @@ def test_where_joined_is_expected_a_small_dev_set_keeps_it(monkeypatch, best, bo
     assert taken.joined == joined and taken.temperature == (USUAL if joined else 0.0)
     without = choose_temperature(lists, {"1": ""}, "none", expect_joined=True)
     assert not without.joined and without.temperature == 0.0
+    usual = choose_temperature(lists, {"1": ""}, "none", decoding="usual", plain=lists, expect_joined=True)
+    assert (usual.joined, usual.temperature) == (True, USUAL), "whatever dev says"
+    for changes in ({"plain": None}, {"expect_joined": False}):
+        given = {"plain": lists, "expect_joined": True} | changes
+        usual = choose_temperature(lists, {"1": ""}, "none", decoding="usual", **given)
+        assert (usual.joined, usual.temperature) == (False, 0.0)

@@ -7,14 +7,10 @@ Lines that are empty or begin with # are passed over.
     Ebenezer Scrooge
     Fezziwig	2
 
-A phrase of n labels and weight w, one of N that are listed, has the bonus
-
-    bonus(p) = w · max(0, n − CROWD · log(max(N, MANY) / MANY))
-
-one for each label, less what a long list takes: the more names are listed, the likelier is one that sounds like a word
-which is not. It may be said anywhere, so each of its spellings is listed: with the space before it and without, as it
-stands in the file, and as the model would write it at the beginning of a sentence. Where the model's tokens have no
-case, it is written as it is said.
+A phrase has one bonus for each label that it is written with, times its weight; in a long list its first labels earn
+nothing (`ilme.lm.long_lists`). It may be said anywhere, so each of its spellings is listed: with the space before it
+and without, as it stands in the file, and as the model would write it at the beginning of a sentence. Where the model's
+tokens have no case, it is written as it is said.
 """
 
 from __future__ import annotations
@@ -30,6 +26,7 @@ import torch
 
 from ilme.data.normalise import spoken, written
 from ilme.errors import BadInputError
+from ilme.lm.long_lists import CrowdedPhrases, crowd
 from ilme.lm.phrases import PhraseScorer, WordEdges
 from ilme.runtime.files import write_text
 from ilme.tokens import Tokenizer, Tokens, spelling
@@ -37,8 +34,6 @@ from ilme.tokens import Tokenizer, Tokens, spelling
 __all__ = ["Phrase", "PhraseLike", "as_phrases", "compile_phrases", "read_phrases", "word_edges", "write_phrases"]
 
 HEAVIEST = 100.0
-MANY = 500  # phrases: a longer list is long
-CROWD = 0.4  # labels of every bonus that a list e times as long takes; chosen on dev, docs/results/phrases.md
 LONGEST = 200  # characters: a longer line is a sentence, and no phrase
 
 
@@ -141,17 +136,15 @@ def compile_phrases(
     writer = _Writer(tokenizer, tokens)
     bonuses: dict[tuple[int, ...], float] = {}
     left_out = []
-    crowd = CROWD * math.log(max(len(phrases), MANY) / MANY)
     for phrase in phrases:
         sequences = writer(phrase.text)
         for labels in sequences:
-            bonus = phrase.weight * max(0.0, len(labels) - crowd)
-            bonuses[labels] = max(bonuses.get(labels, 0.0), bonus)
+            bonuses[labels] = max(bonuses.get(labels, 0.0), phrase.weight * len(labels))
         if not sequences:
             left_out.append(phrase.text)
     if not bonuses:
         raise BadInputError(f"the model's tokens can write none of the phrases, such as {left_out[:3]}")
-    return PhraseScorer(tokens, bonuses, word_edges(tokens), device), left_out
+    return CrowdedPhrases(tokens, bonuses, word_edges(tokens), device, crowd(len(phrases))), left_out
 
 
 class _Writer:
