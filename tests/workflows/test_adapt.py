@@ -35,6 +35,12 @@ OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2
 AS_IT_IS = replace(OPTIONS, style="restore")  # the words of the tiny Whisper are w0 … w39
 
 
+@pytest.fixture(autouse=True)
+def believed(monkeypatch):
+    """A handful of utterances decides; when dev is believed is tested with what adaptation chooses."""
+    monkeypatch.setattr("ilme.workflows.with_dev.EVIDENT", 1.0)
+
+
 # --- Whisper ----------------------------------------------------------------------------------------------------------
 
 
