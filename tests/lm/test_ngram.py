@@ -108,6 +108,8 @@ def test_saved_and_written_models_score_alike(tmp_path, monkeypatch, large):
     want, _ = scorer.score(labels, scorer.start(3)[1])
     scorer.save(tmp_path / "m.safetensors")
     again, single = load_ngram(tmp_path / "m.safetensors"), NGramScorer.from_arpa(tmp_path / "m.arpa", TOKENS)
+    with (tmp_path / "m.safetensors").open("rb") as file:
+        assert int.from_bytes(file.read(8), "little") % 8 == 0  # so that every array begins where its numbers may
     arrays = vars(again.automaton).values()
     assert {isinstance(a, np.memmap) for a in arrays if isinstance(a, np.ndarray)} == {large == 0}
     assert torch.equal(again.score(labels, again.start(3)[1])[0], single.score(labels, single.start(3)[1])[0])
@@ -115,6 +117,36 @@ def test_saved_and_written_models_score_alike(tmp_path, monkeypatch, large):
         write_arpa(tmp_path / name, read_arpa(tmp_path / "m.arpa", TOKENS), TOKENS, units)
         back = load_ngram(tmp_path / name, TOKENS, dtype=torch.float64)
         torch.testing.assert_close(back.score(labels, back.start(3)[1])[0], want, rtol=0, atol=1e-6)
+
+
+def test_a_model_of_single_words_is_saved_and_loaded(tmp_path):
+    scorer, _ = make(tmp_path / "m.arpa", 1, 2)
+    scorer.save(tmp_path / "m.safetensors")
+    again = load_ngram(tmp_path / "m.safetensors", dtype=torch.float64)
+    assert again.order == 1 and len(again.automaton.backoff) == 1
+    torch.testing.assert_close(again.start(1)[0], scorer.start(1)[0], rtol=0, atol=1e-6)
+
+
+def test_a_file_is_checked_block_by_block(tmp_path, monkeypatch):
+    scorer, _ = make(tmp_path / "m.arpa", 3, 3)
+    scorer.save(tmp_path / "m.safetensors")
+    tensors, header = read_tensors(tmp_path / "m.safetensors")
+    for block in (7, len(tensors["key"]) - 1, len(tensors["key"])):
+        monkeypatch.setattr(ngram_file, "BLOCK", block)
+        load_ngram(tmp_path / "m.safetensors")
+        for at in range(len(TOKENS) + 1, len(tensors["key"]) - 1):
+            damaged = tensors["key"].clone()
+            damaged[[at, at + 1]] = damaged[[at + 1, at]]
+            if at % 20 == 0 or (at + 1) % block == 0:
+                write_tensors(tmp_path / "d.safetensors", tensors | {"key": damaged}, header)
+                with pytest.raises(CheckpointError, match="key is not ascending"):
+                    load_ngram(tmp_path / "d.safetensors")
+
+
+def test_a_header_without_an_order_is_refused():
+    for order in (0, -1, ngram_file.MOST_ORDERS + 1):
+        with pytest.raises(BadInputError, match="order must lie between 1"):
+            ngram_file.Stored(order, TOKENS)
 
 
 def test_load_finds_the_inventory_beside_the_file(tmp_path):

@@ -49,8 +49,9 @@ def test_same_model_as_in_memory(tmp_path, monkeypatch, order, prune, own_start)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.safetensors", "w.safetensors"]
 
 
-def test_a_sentence_longer_than_a_piece(tmp_path):
-    ids = np.append(text(1, 500, 5) + 1, EOS)
+@pytest.mark.parametrize("before", [[], [EOS]], ids=["alone", "after an empty one"])
+def test_a_sentence_longer_than_a_piece(tmp_path, before):
+    ids = np.concatenate([before, text(1, 500, 5) + 1, [EOS]]).astype(np.int64)
     tokens = Tokens(tuple(f"p{i}" for i in range(7)), sos=EOS, eos=EOS, unk=1)
     found = train_sorted(ids, tokens, tmp_path / "m.safetensors", NGramOptions(3), piece=50)
     assert found.seen == train_ngram(ids, tokens, NGramOptions(3)).seen

@@ -61,7 +61,12 @@ NEAREST: dict[str, list[str]] = {
     "workflows/safe_weights.py": ADAPT,
     "workflows/tune.py": ["workflows/test_tune.py", "workflows/test_adapt_choices.py"],
     "adapters/whisper.py": ["adapters/test_whisper.py", "adapters/test_openai_whisper.py"],
-    "adapters/decoder.py": ["adapters/test_whisper.py", "adapters/test_patterns.py", "ilm/test_transformer.py"],
+    "adapters/decoder.py": [
+        "adapters/test_whisper.py",
+        "adapters/test_patterns.py",
+        "ilm/test_transformer.py",
+        "adapters/test_hf.py",
+    ],
     "adapters/encoder.py": ["adapters/test_encoder.py", "adapters/test_whisper.py"],
     "lm/ngram_file.py": ["lm/test_ngram.py", "lm/test_ngram_sorted.py"],
     "lm/ngram_sorted.py": ["lm/test_ngram_sorted.py", "commands/test_ngram.py"],

@@ -48,6 +48,7 @@ def test_the_measures_by_hand():
     assert nce(np.full(4, 0.5), right) == pytest.approx(1 - math.log(2) / 0.5623351446188083)
     assert nce(np.full(4, 0.5), np.ones(4)) == 0.0
     assert ece(np.full(4, 0.75), right) == pytest.approx(0.0)
+    assert ece(np.array([1.0, 0.95]), np.array([0.0, 1.0])) == pytest.approx(0.95 / 2)  # in one bin
     assert ece(np.array([0.95, 0.95, 0.45, 1.0]), right) == pytest.approx((0.05 * 2 + 0.45 + 0.0) / 4)
 
 

@@ -298,7 +298,8 @@ def _write(
         lower = unigrams(adjusted[0].astype(np.int64), discounts[0], tokens)
         new.key[:width] = np.arange(width)
         new.log_prob[:width] = _logs(lower)
-        new.log_prob[width - 1 if sos is None else [sos, width - 1]] = NEVER
+        if sos is not None:
+            new.log_prob[sos] = NEVER
         new.target[:width] = np.arange(1, width + 1)
         new.shorter[: width + 1] = 0
         new.backoff[0] = 0
