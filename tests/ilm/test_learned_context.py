@@ -34,7 +34,8 @@ def test_a_tenth_of_the_transcripts_is_kept_aside_and_at_least_one(
     assert sizes == [(count - aside, aside)]
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": -1}, {"rate": 0.0}, {"rank": -1}])
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 0}, {"rate": 0.0}, {"rank": -1}])
 def test_options_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match="must be positive, rank not negative"):
         module.LearnedContextOptions(**wrong)
+    module.LearnedContextOptions(epochs=1, batch=1, rank=0)  # the least that can be
