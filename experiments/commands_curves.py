@@ -6,8 +6,8 @@
         --figures docs/results/images
 
 Text, voices and what is done for each point are those of `experiments.commands_lm`, with sentences and a test set of
-another seed. `lines` has the n-gram alone and what `ilme adapt --lm auto` makes in two minutes; `minutes` gives `auto`
-more and more of them for the same text. Every point is tuned on the same dev speech and decodes test once.
+another seed. Each amount of text has the n-gram alone, which takes no minutes, and what `ilme adapt --lm auto` makes in
+some. Every point is tuned on the same dev speech and decodes test once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from experiments.commands_domain import draw_text, speak
 from experiments.commands_lm import INTERNAL, Bench
 
 LINES = (50, 500, 5000)
-MINUTES = (0.5, 2.0)  # no minutes is the n-gram alone
-AT_MINUTES, AT_LINES = 2.0, 5000
+MINUTES = (0.0, 2.0)  # no minutes is the n-gram alone
 SEED, DEV, TEST, BEAM, DECODES = 1, 100, 300, 4, 5
-COLOURS = {"ngram": "#777777", "auto": "#0b4f8a"}
-NAMES = {"ngram": "n-gram alone", "auto": f"--lm auto --minutes {AT_MINUTES:g}"}
+COLOURS = ("#777777", "#56a0d3", "#0b4f8a")
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -37,25 +35,19 @@ def measure(args: argparse.Namespace) -> None:
     text = draw_text(args.work, [max(LINES), DEV, TEST], SEED)
     speak(args.work)
     bench = Bench(args)
-    rows: dict[str, list[dict[str, Any]]] = {"lines": [], "minutes": []}
-    for lines in LINES:
-        for lm, minutes in (("ngram", 0.0), ("auto", AT_MINUTES)):
-            rows["lines"].append(point(bench, lines, lm, minutes))
-    for minutes in (0.0, *MINUTES):
-        rows["minutes"].append(point(bench, AT_LINES, "auto" if minutes else "ngram", minutes))
+    rows = [point(bench, lines, minutes) for lines in args.lines for minutes in MINUTES]
     options = {"internal LM": INTERNAL, "dev utterances": DEV, "dev decodes": DECODES, "beam": BEAM}
-    publish({"text": text, **options, "BS": bench.plain_row(), **rows}, args.json, seed=SEED)
+    publish({"text": text, **options, "BS": bench.plain_row(), "points": rows}, args.json, seed=SEED)
 
 
-def point(bench: Bench, lines: int, lm: str, minutes: float) -> dict[str, Any]:
+def point(bench: Bench, lines: int, minutes: float) -> dict[str, Any]:
     """One LM: what it predicts, what its training took, and what ILME with it leaves of the errors."""
     bench.args.minutes = minutes
-    cell = bench.cell(lines, lm)
+    cell = bench.cell(lines, "auto" if minutes else "ngram")
     about, weights = cell["about"], cell["ILME"]["weights"]
     return {
         "lines": lines,
         "minutes": minutes,
-        "LM": lm,
         "shares": about.get("weights", {}),
         "perplexity": about.get("perplexity", {}),
         "training, CPU s": cell["time"]["CPU s"],
@@ -67,34 +59,39 @@ def point(bench: Bench, lines: int, lm: str, minutes: float) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Any], folder: Path) -> None:
-    """commands-lines.svg and commands-minutes.svg."""
+    """commands-lines.svg, a line for each number of minutes, and commands-minutes.svg, one for each amount of text."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"svg.hashsalt": "ilme", "svg.fonttype": "none", "font.family": "sans-serif"})
-    without = found["BS"]["WER"]
-    for what, label in (("lines", "lines of text"), ("minutes", "minutes of training (0: the n-gram alone)")):
+    points, without = found["points"], found["BS"]["WER"]
+    for along, other, label in (
+        ("lines", "minutes", "lines of text"),
+        ("minutes", "lines", "minutes of training (0: the n-gram alone)"),
+    ):
         figure, axes = plt.subplots(figsize=(5.2, 3.2))
-        for lm in ("ngram", "auto") if what == "lines" else ("auto",):
-            rows = [row for row in found[what] if what == "minutes" or row["LM"] == lm]
-            places = [row[what] for row in rows]
-            low, high = ([row["95 %"][k] for row in rows] for k in (0, 1))
-            axes.fill_between(places, low, high, color=COLOURS[lm], alpha=0.12, linewidth=0)
-            axes.plot(places, [row["WER"] for row in rows], "o-", color=COLOURS[lm], label=NAMES[lm])
+        places = sorted({row[along] for row in points})
+        for value, colour in zip(sorted({row[other] for row in points}), COLOURS, strict=False):
+            rows = sorted((row for row in points if row[other] == value), key=lambda row: row[along])
+            at = [row[along] for row in rows]
+            axes.fill_between(
+                at, *zip(*(row["95 %"] for row in rows), strict=True), color=colour, alpha=0.12, linewidth=0
+            )
+            axes.plot(at, [row["WER"] for row in rows], "o-", color=colour, label=f"{value:,g} {other}")
         axes.axhline(without, color="#999999", linestyle=":", linewidth=1)
-        axes.text(places[0], without, "no LM", color="#777777", fontsize=9, va="bottom")
-        axes.set_xscale("log" if what == "lines" else "symlog", **({} if what == "lines" else {"linthresh": 0.5}))
-        axes.set_xticks(places, [f"{x:,}" if x >= 1000 else f"{x:g}" for x in places], fontsize=8)
+        axes.text(places[0], without + 1, "no LM", color="#777777", fontsize=9)
+        if along == "lines":
+            axes.set_xscale("log")
+        axes.set_xticks(places, [f"{x:,g}" for x in places], fontsize=8)
         axes.minorticks_off()
-        axes.set(xlabel=label, ylabel="test WER, %", ylim=(0, None))
+        axes.set(xlabel=label, ylabel="test WER, %", ylim=(0, without + 8))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        if what == "lines":
-            axes.legend(frameon=False)
+        axes.legend(frameon=False)
         folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(folder / f"commands-{what}.svg", metadata={"Date": None}, bbox_inches="tight")
+        figure.savefig(folder / f"commands-{along}.svg", metadata={"Date": None}, bbox_inches="tight")
         plt.close(figure)
 
 
@@ -103,6 +100,7 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "draw"))
     parser.add_argument("--model")
     parser.add_argument("--work", type=Path, help="folder for text, speech and what is done")
+    parser.add_argument("--lines", type=int, nargs="*", default=LINES)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figures", type=Path)
     args = parser.parse_args()

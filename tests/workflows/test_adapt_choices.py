@@ -299,11 +299,11 @@ def test_what_is_used_without_dev_stays_until_dev_speaks_clearly(run, decided, t
     assert (evidence["better"], evidence["worse"], evidence["p"]) == (count, 0, 0.5**count)
     kept = "what dev has tuned" if clear else "what is used without dev speech"
     assert evidence["kept"] == kept and any(
-        line.endswith(f"(sign test p {0.5**count:.3f}): {kept} is kept") for line in said
+        line.endswith(f"(sign test p {0.5**count:.3f}); {kept} is kept") for line in said
     )
     assert adapted.domain.weights == FusionWeights(lm=0.0 if clear else 1.0)
     assert (adapted.after.total.errors == 0) == clear
-    assert f"{count} utterances are better" in (out / "card.md").read_text()
+    assert f"without it: {count} utterances, worse: 0 (sign test" in (out / "card.md").read_text()
     again = load_domain(out)
     assert {u.id: u.hypothesis for u in adapted.after.utterances} == {
         f"u{i}": again.transcribe(wave).text for i, wave in enumerate(waves(count))

@@ -63,10 +63,8 @@ def card_text(adapted: Adapted, name: str) -> str:
 
 def _evidence(about: dict[str, Any]) -> str:
     """What dev was believed."""
-    return (
-        f"As tuned on dev, {about['better']} utterances are better than with what is used without dev speech, and "
-        f"{about['worse']} worse (sign test p {about['p']:.3f}): {about['kept']} is kept."
-    )
+    counts = f"{about['better']} utterances, worse: {about['worse']} (sign test p {about['p']:.3f})"
+    return f"Dev is better as tuned than with what is used without it: {counts}; {about['kept']} is kept."
 
 
 def _decoding(taken: dict[str, Any]) -> str:

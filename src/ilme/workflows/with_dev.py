@@ -236,8 +236,8 @@ class _Hearing:
         p = sign_test(better, worse)
         clear = p <= EVIDENT
         kept = "what dev has tuned" if clear else "what is used without dev speech"
-        told = f"tuned on dev, {better} utterances are better than with what is used without dev, {worse} worse"
-        say(f"dev: {told} (sign test p {p:.3f}): {kept} is kept")
+        told = f"better as tuned than with what is used without dev: {better} utterances, worse: {worse}"
+        say(f"dev: {told} (sign test p {p:.3f}); {kept} is kept")
         return tuned if clear else usual, {"evidence": {"better": better, "worse": worse, "p": p, "kept": kept}}
 
 
