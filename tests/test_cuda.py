@@ -1,8 +1,6 @@
-"""On a GPU: the searches give what they give on CPU, and do not wait for the device inside a frame or step."""
+"""On a GPU: the searches give what they give on CPU."""
 
 from __future__ import annotations
-
-import contextlib
 
 import pytest
 import torch
@@ -27,15 +25,6 @@ METHODS = {
 }
 
 
-@contextlib.contextmanager
-def no_waiting():
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 def agree(found, expected, tolerance=1e-8):
     for a, b in zip(found, expected, strict=True):
         assert [h.tokens for h in a[:3]] == [h.tokens for h in b[:3]]
@@ -53,16 +42,11 @@ def test_the_transducer_search(method, prediction):
         subtracted = TransducerInternalLM(model) if method == "ILME" else source
         fusion = Fusion(lm, subtracted, METHODS[method])
         search = TransducerSearch(model, fusion, TransducerOptions(beam=6, lm_eos=True))
-        there = f.to(device), lengths.to(device)
-        for capturable in {False, search.capturable}:
-            search.capturable = capturable
-            stream = search.stream(3)
-            with no_waiting() if device == "cuda" and not capturable else contextlib.nullcontext():
-                stream.feed(*there)
-            results.append(stream.finish())
-    assert not TransducerSearch(model, fusion, search.options, fixed=False).stream(3).fixed
-    results.append(TransducerSearch(model, fusion, search.options, fixed=False)(*there))  # new sequences alone
-    assert len(results) == 4
+        assert search.records == (device == "cuda")
+        for records in {False, search.records}:
+            search.records = records
+            results += [search(f.to(device), lengths.to(device)) for _ in range(2)]
+    assert len(results) == 6
     for found in results[1:]:
         agree(found, results[0])
 

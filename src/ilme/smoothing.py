@@ -81,11 +81,6 @@ class SmoothedScorer:
     def capturable(self) -> bool:
         return getattr(self.base, "capturable", False)
 
-    @property
-    def label_parameters(self) -> int:
-        """Weights that are read for each label: none but the scorer's own."""
-        return getattr(self.base, "label_parameters", 0)
-
     def start(self, n: int) -> tuple[Tensor, State]:
         rows, state = self.base.start(n)
         return self.smoothing(rows), state
@@ -106,10 +101,6 @@ class SmoothedPrediction(SmoothedScorer):
     @property
     def host(self) -> Any:
         return self.base.host
-
-    @property
-    def label_parameters(self) -> int:
-        return 0
 
     def rows_of(self, g: Tensor) -> Tensor:
         """log P' (n, V) from the host's language terms g (n, J)."""

@@ -17,6 +17,9 @@ from triton.runtime.jit import JITFunction
 
 from ilme.losses import cross_entropy, rnnt, rnnt_triton
 from ilme.models.energies import location_energies
+from ilme.search.recorded import Machine
+from ilme.search.transducer import TransducerOptions
+from tests.search.recorded_check import small_search
 
 CAPABILITY = 90  # H100 and H200; what differs between GPUs is not what the sources can get wrong
 
@@ -72,6 +75,15 @@ def compile_attention(dtype: torch.dtype, F: int) -> None:
         )
 
 
+@torch.no_grad()
+def compile_search(dtype: torch.dtype, aware: bool = False) -> None:
+    machine = Machine(small_search(dtype, TransducerOptions(beam=25, blank_aware=aware)), 3)
+    machine.reset(None)
+    machine.f = torch.randn(3, 128, 6).to(dtype)
+    for part in ("frame", "grow", "extend", "end"):
+        machine.executor(part, lambda part=part: getattr(machine, f"_{part}")(32))
+
+
 if __name__ == "__main__":
     driver.set_active(AbsentDevice())
     JITFunction.__getitem__ = compile_in_place_of_launch
@@ -83,4 +95,6 @@ if __name__ == "__main__":
     compile_cross_entropy(torch.float32, 1)
     for format in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         compile_attention(format, 5)
+        compile_search(format)
+    compile_search(torch.float32, aware=True)
     compile_attention(torch.float32, 1)

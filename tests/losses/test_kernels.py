@@ -18,7 +18,7 @@ def told(module: str, *arguments: str, **environment: str) -> str:
     """What a program says; Triton reads its mode when imported, so each mode is a program of its own."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), *sys.path])
     given = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, "-m", f"tests.losses.{module}", *arguments]
+    command = [sys.executable, "-m", f"tests.{module}", *arguments]
     done = subprocess.run(command, env=given, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -27,19 +27,19 @@ def told(module: str, *arguments: str, **environment: str) -> str:
 @needs_triton
 @pytest.mark.slow
 def test_interpreted_kernels_agree_with_the_plain_paths() -> None:
-    assert "kernels agree" in told("kernel_check", "cpu", TRITON_INTERPRET="1")
+    assert "kernels agree" in told("losses.kernel_check", "cpu", TRITON_INTERPRET="1")
 
 
 @pytest.mark.cuda
 def test_kernels_on_a_gpu_agree_with_the_plain_paths() -> None:
-    assert "kernels agree" in told("kernel_check", "cuda", TRITON_INTERPRET="0")
+    assert "kernels agree" in told("losses.kernel_check", "cuda", TRITON_INTERPRET="0")
 
 
 @needs_triton
 @pytest.mark.slow
 def test_every_kernel_can_be_compiled_in_every_number_format(tmp_path: Path) -> None:
     """The interpreter forgives what the compiler does not: a variable whose number format changes in a loop."""
-    said = told("kernel_compile", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    said = told("losses.kernel_compile", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     named = {line.split()[0] for line in said.splitlines()}
     written = set()
     for path in (ROOT / "src" / "ilme").rglob("*.py"):

@@ -20,7 +20,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 SWAPPED = {"min": "max", "amin": "amax", "minimum": "maximum", "argmin": "argmax", "any": "all"}
 SWAPPED |= {new: old for old, new in SWAPPED.items()}
-GPU_ONLY = {"_capture", "replay", "_may_look", "_worth_retiring", "_read_for_a_label", "has_fixed_shapes"}
+GPU_ONLY = {"_record", "_may_look", "_worth_retiring"}
 TYPES = {"int", "float", "str", "None", "bytes", "bool"}
 
 

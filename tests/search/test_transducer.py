@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
-import types
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +13,7 @@ from ilme.ilm.transducer import TransducerInternalLM
 from ilme.models.encoder import EncoderConfig
 from ilme.models.lstm_lm import LSTMLM, LSTMLMConfig
 from ilme.models.rnnt import RNNT, RNNTConfig
-from ilme.search.transducer import WORTH_WAITING, TransducerOptions, TransducerSearch
+from ilme.search.transducer import TransducerOptions, TransducerSearch
 from ilme.testing import numbered_tokens
 from tests import oracle
 from tests.phrase_oracle import drawn_phrases
@@ -49,13 +45,6 @@ def acoustics(seed, frames, batch=1, dtype=torch.float64):
     return torch.randn(batch, frames, SMALL.joint, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 2
 
 
-def replace_device(search, device):
-    """The same search, whose model says that it is elsewhere; nothing is computed there."""
-    other = copy.copy(search)
-    other.model = types.SimpleNamespace(device=torch.device(device), label_parameters=search.model.label_parameters)
-    return other
-
-
 def subtracted_scorer(name, model, seed, units):
     return {
         "nothing": lambda: None,
@@ -81,7 +70,6 @@ cases = st.fixed_dictionaries(
         "end": st.booleans(),
         "other_end": st.sampled_from([None, True, False]),
         "blank_aware": st.booleans(),
-        "fixed": st.booleans(),
     }
 )
 
@@ -103,7 +91,7 @@ def test_a_wide_beam_finds_what_brute_force_finds(case):
         blank_aware=case["blank_aware"],
     )  # fmt: skip
     ends = case["end"], case["end"] if case["other_end"] is None else case["other_end"]
-    search = TransducerSearch(model, Fusion(lm, subtracted, weights, phrases=phrases), options, fixed=case["fixed"])
+    search = TransducerSearch(model, Fusion(lm, subtracted, weights, phrases=phrases), options)
     (found,) = search(f, torch.tensor([case["frames"]]))
 
     expected = oracle.transducer_best(
@@ -136,39 +124,6 @@ def assert_same(found, expected, tolerance=1e-9):
         assert [h.times for h in a] == [h.times for h in b]
         assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=tolerance)
         assert [h.scores.asr for h in a] == pytest.approx([h.scores.asr for h in b], abs=tolerance)
-
-
-@pytest.mark.parametrize("subtracted", ["nothing", "internal", "source"])
-@pytest.mark.parametrize("seed", range(4))
-@torch.no_grad()
-def test_fixed_shapes_find_the_same(seed, subtracted):
-    """As on CUDA: every place is computed at every label, a sequence that was there before is not computed anew."""
-    model, lm = transducer(seed, units=9), language_model(seed, 9)
-    rival = subtracted_scorer(subtracted, model, seed, 9)
-    fusion = Fusion(lm, rival, FusionWeights(0.4, 0.3 if rival else 0.0, 0.2))
-    f, lengths = acoustics(seed, 12, batch=5), torch.tensor([12, 3, 0, 7, 12])
-    plain, fixed = (
-        TransducerSearch(model, fusion, TransducerOptions(beam=4), fixed=fixed)(f, lengths) for fixed in (False, True)
-    )
-    for few, all_ in zip(plain, fixed, strict=True):
-        assert [h.tokens for h in few] == [h.tokens for h in all_]
-        assert [h.score for h in few] == pytest.approx([h.score for h in all_], abs=1e-9)
-        assert [h.times for h in few] == [h.times for h in all_]
-
-
-def test_large_networks_have_no_fixed_shapes_on_a_gpu():
-    model, lm = transducer(0), language_model(0)
-    search = TransducerSearch(model, Fusion(lm, None, FusionWeights(0.4)), TransducerOptions(beam=4))
-    heard = ("encoder.", "encoder_head.")
-    read = sum(p.numel() for n, p in model.named_parameters() if not n.startswith(heard))
-    read += sum(p.numel() for p in lm.parameters())
-    most = math.ceil(WORTH_WAITING / read / 4)  # utterances
-    assert not search.has_fixed_shapes(1)  # on a CPU
-    on_gpu = replace_device(search, "cuda")
-    assert on_gpu.has_fixed_shapes(most - 1) and not on_gpu.has_fixed_shapes(most)
-    for fixed in (False, True):
-        chosen = TransducerSearch(model, fixed=fixed)
-        assert chosen.has_fixed_shapes(1) is fixed and replace_device(chosen, "cuda").has_fixed_shapes(10**9) is fixed
 
 
 @pytest.mark.parametrize("prediction", ["lstm", "stateless"])

@@ -64,11 +64,6 @@ class LSTMTransducer:
         joined: Tensor = self.model.joint.activation(g if f is None else f + g)
         return joined
 
-    @property
-    def label_parameters(self) -> int:
-        """Weights that are read for one label; a search plans its work on a GPU by it."""
-        return sum(p.numel() for part in (self.model.decoder, self.model.joint) for p in part.parameters())
-
     def language_parameters(self) -> dict[str, Tensor]:
         """The weights that the internal LM uses, too: all but those that only audio passes through."""
         parts = {"decoder": self.model.decoder, "joint": self.model.joint}

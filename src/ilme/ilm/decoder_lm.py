@@ -85,11 +85,6 @@ class DecoderLM(nn.Module, ABC):
     def device(self) -> torch.device:
         return self.output.weight.device  # type: ignore[no-any-return]
 
-    @property
-    def label_parameters(self) -> int:
-        """Weights that are read for one label; a search plans its work on a GPU by it."""
-        return sum(p.numel() for p in self.parameters())
-
     @abstractmethod
     def start(self, n: int) -> tuple[Tensor, State]: ...
 

@@ -85,10 +85,5 @@ class LSTMLM(nn.Module):
     def finish(self, rows: Tensor) -> Tensor:
         return rows[:, self.tokens.eos]
 
-    @property
-    def label_parameters(self) -> int:
-        """Weights that are read for one label; a search plans its work on a GPU by it."""
-        return sum(p.numel() for p in self.parameters())
-
     def components(self) -> dict[str, nn.Module]:
         return {"embedding": self.embedding, "lstm": self.rnn, "projection": self.project}

@@ -165,11 +165,6 @@ class RNNT(SpeechNetwork):
         z = nn.functional.linear(torch.tanh(f + g), weight[units], bias[units])
         return _factorised(z, units == (self.tokens.blank or 0)) if self.config.hat else z
 
-    @property
-    def label_parameters(self) -> int:
-        """Weights that are read for one label; a search plans its work on a GPU by it."""
-        return sum(p.numel() for p in self.language_parameters().values())
-
     def language_parameters(self) -> dict[str, nn.Parameter]:
         """The weights that the internal LM uses, too: all but those that only audio passes through."""
         return {n: p for n, p in self.named_parameters() if not n.startswith(("encoder.", "encoder_head.", "ctc."))}

@@ -41,7 +41,7 @@ from ilme.search.hypothesis import Hypothesis, NBest
 from ilme.search.length import alike_in_length, label_limits
 from ilme.search.rescoring import SequenceScorer, complete, finite
 from ilme.search.tdt import TDTSearch
-from ilme.search.transducer import TransducerOptions, TransducerSearch
+from ilme.search.transducer import Idle, TransducerOptions, TransducerSearch
 from ilme.smoothing import smoothed
 from ilme.tokens import Tokenizer
 
@@ -126,6 +126,7 @@ class Recogniser:
         self.listed: tuple[Phrase, ...] = ()
         self.phrases: TokenScorer | None = None
         self._compiled: dict[tuple[Phrase, ...], TokenScorer] = {}
+        self.idle = Idle()
         self._list(as_phrases(phrases))
 
     @property
@@ -362,8 +363,9 @@ class Recogniser:
     def _frame_search(self, fusion: Fusion, options: TransducerOptions | CTCOptions) -> TransducerSearch | CTCSearch:
         if isinstance(options, CTCOptions):
             return CTCSearch(self.model, fusion, options)
-        has_durations = hasattr(self.model, "durations")
-        return (TDTSearch if has_durations else TransducerSearch)(self.model, fusion, options)
+        if hasattr(self.model, "durations"):
+            return TDTSearch(self.model, fusion, options)
+        return TransducerSearch(self.model, fusion, options, self.idle)
 
     def fusion(self, weights: FusionWeights) -> Fusion:
         """What a search adds and subtracts, with these weights."""

@@ -42,7 +42,7 @@ class SpeechStream:
                                 "stream")  # fmt: skip
         self.recogniser, self.model = recogniser, recogniser.model
         fusion = recogniser.fusion(recogniser.weights)
-        self._search = TransducerSearch(self.model, fusion, recogniser.options).stream(1)
+        self._search = TransducerSearch(self.model, fusion, recogniser.options, recogniser.idle).stream(1)
         self._config = self.model.frontend
         self._frontend = Frontend(self._config, self.model.device)
         self._left: Samples = np.zeros(0, dtype=np.float32)  # samples that are not yet a whole vector

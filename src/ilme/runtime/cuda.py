@@ -1,18 +1,19 @@
-"""What CUDA needs: a device that is there, kernels that can run, and quiet while a graph is recorded."""
+"""What CUDA needs: a device that is there, kernels that can run, work that is recorded, and quiet meanwhile."""
 
 from __future__ import annotations
 
 import gc
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 
 from ilme.errors import BadInputError
 
-__all__ = ["check_device", "kernels_run_on", "no_collection"]
+__all__ = ["Executor", "check_device", "kernels_run_on", "no_collection"]
 
 
 def check_device(name: str) -> None:
@@ -53,3 +54,44 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+class Executor:
+    """Runs a piece of work of fixed shapes: the first time as it is, from the second on from a CUDA graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.records = device.type == "cuda"
+        self.forget()
+
+    def forget(self) -> None:
+        """What has been recorded so far is not run again."""
+        self.known: set[str] = set()
+        self.graphs: dict[str, Any] = {}
+        self.pool = torch.cuda.graph_pool_handle() if self.records else None
+        self.aside: Any = torch.cuda.Stream(self.device) if self.records else None  # type: ignore[no-untyped-call]
+
+    def __call__(self, name: str, work: Callable[[], None]) -> None:
+        if not self.records or name not in self.known:
+            self.known.add(name)
+            work()
+            return
+        if name not in self.graphs:
+            self.graphs[name] = self._record(work)
+        self.graphs[name].replay()
+
+    def wait(self) -> None:
+        """Until what has been run is there for the host."""
+        if self.records:
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _record(self, work: Callable[[], None]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        self.aside.wait_stream(torch.cuda.current_stream(self.device))
+        with no_collection(), torch.cuda.stream(self.aside):
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph

@@ -148,7 +148,7 @@ class CTCStream:
         self.search, self.options, self.weights = search, search.options, search.weights
         model, K = search.model, search.options.beam
         self.batch, self.device = batch, model.device
-        self.frame = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.frame = 0
         slots = 5 * K
         with torch.no_grad():
             self.lm = Lane(search.lm.start, search.lm.score, batch * slots, ragged=is_ragged(search.lm))
@@ -167,7 +167,7 @@ class CTCStream:
         slot = self.pool.base.expand(batch, K).clone()
         empty = ids + EMPTY, ids + NO_NODE, slot, ids + search.blank
         self.beam = Prefixes(blank, nothing, zeros, zeros, zeros, zeros, *empty)
-        self.history = History(batch, K, self.device, self.device.type == "cuda")
+        self.history = History(K, self.device)
 
     @torch.no_grad()
     def feed(self, h: Tensor, lengths: Tensor | None = None) -> None:
@@ -177,7 +177,6 @@ class CTCStream:
         frames = torch.full((self.batch,), h.shape[1], device=self.device)
         frames = frames if lengths is None else lengths.to(self.device)
         last = min(h.shape[1], int(frames.max())) if len(frames) else 0
-        self.history.reserve(last)
         for begin in range(0, last, BLOCK):
             rows = log_softmax(self.search.model.emit(h[:, begin : min(begin + BLOCK, last)]))
             for t, logp in enumerate(rows.unbind(1), begin):
@@ -216,7 +215,7 @@ class CTCStream:
         if self._may_enter(arrivals, subtracted, phrases, floor, active):
             stays = self._expand(stays, arrivals, subtracted, phrases, active)
         self.beam = Prefixes(*(torch.where(active, new, old) for new, old in zip(stays, self.beam, strict=True)))
-        self.frame.add_(1)
+        self.frame += 1
 
     def _move(self, logp: Tensor) -> tuple[Prefixes, Tensor]:
         """The prefixes of the beam after this frame, and log Σ (B, K, V) of the alignments that add a label to one.

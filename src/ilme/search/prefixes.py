@@ -2,10 +2,7 @@
 
 A pool holds P slots per utterance. A slot keeps, for one label sequence, what each network computed for it (a lane:
 the output and the state). Blank changes nothing here. A sequence that leaves the beam and comes back finds its slot
-by hash; slots are reused least recently used first.
-
-Where shapes are fixed, every row is computed and nothing waits for the device: a frame can be a CUDA graph. Where they
-are not, only the rows that are asked for are computed, those of sequences that are new.
+by hash; slots are reused least recently used first. Only the rows that are asked for are computed, and only once.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from torch import Tensor
 from ilme.errors import BadInputError
 from ilme.runtime.state import State, map_tensors
 
-__all__ = ["EMPTY", "DerivedLane", "Lane", "Outputs", "PrefixPool", "extend_hash", "is_ragged"]
+__all__ = ["EMPTY", "DerivedLane", "Lane", "Outputs", "PrefixPool", "Start", "Step", "extend_hash", "is_ragged"]
 
 EMPTY = 1  # hash of the empty sequence
 
@@ -41,15 +38,13 @@ class Outputs(ABC):
         first: Its output (1, …) for the empty sequence, which every slot starts with.
         slots: Slots in all.
         blank: For a language model whose least score is asked for: the unit that is none of its labels.
-        fixed: Whether shapes are fixed.
     """
 
-    def __init__(self, first: Tensor, slots: int, blank: int | None, fixed: bool) -> None:
-        self.blank, self.fixed = blank, fixed
+    def __init__(self, first: Tensor, slots: int, blank: int | None) -> None:
+        self.blank = blank
         self.output = first.expand(slots, *first.shape[1:]).clone()
         self.least = _least(first, blank).expand(slots).clone()
         self.stale = torch.zeros(slots, dtype=torch.bool, device=first.device)  # whose last label has not been read
-        self.grown = False  # whether sequences were added since the last read
 
     @abstractmethod
     def inherit(self, children: Tensor, parents: Tensor) -> None:
@@ -66,7 +61,7 @@ class Outputs(ABC):
 
     def _keep(self, slots: Tensor, output: Tensor) -> None:
         self.output.index_copy_(0, slots, output.to(self.output.dtype))
-        if self.blank is not None and not self.fixed:
+        if self.blank is not None:
             self.least.index_copy_(0, slots, _least(output, self.blank).to(self.least.dtype))
         self.stale.index_fill_(0, slots, False)
 
@@ -79,50 +74,25 @@ class Lane(Outputs):
         step: Labels and states to (outputs, states) of the sequences one label longer.
         slots: Slots in all.
         blank: As for `Outputs`.
-        fixed: As for `Outputs`.
         ragged: Whether states of different sizes may be padded with zeros to one: they say themselves what counts.
     """
 
-    def __init__(
-        self,
-        start: Start,
-        step: Step,
-        slots: int,
-        blank: int | None = None,
-        fixed: bool = False,
-        ragged: bool = False,
-    ) -> None:
+    def __init__(self, start: Start, step: Step, slots: int, blank: int | None = None, ragged: bool = False) -> None:
         output, state = start(1)
-        super().__init__(output, slots, blank, fixed)
+        super().__init__(output, slots, blank)
         self.step, self.ragged = step, ragged
         self.state = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), state)
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
-        self.grown = True
         map_tensors(lambda x: x.index_copy_(0, children, x.index_select(0, parents)), self.state)
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
-        if self.fixed:  # what is stale cannot be asked without waiting; what cannot be stale is known here
-            if self.grown:
-                self._refresh_all(slots, labels)
-                self.grown = False
-        else:
-            stale = slots[self.stale[slots]]
-            if len(stale):
-                output, state = self.step(labels[stale], map_tensors(lambda x: x[stale], self.state))
-                self._write(stale, output, state)
+        stale = slots[self.stale[slots]]
+        if len(stale):
+            output, state = self.step(labels[stale], map_tensors(lambda x: x[stale], self.state))
+            self._write(stale, output, state)
         return self.output.index_select(0, slots)
-
-    def _refresh_all(self, slots: Tensor, labels: Tensor) -> None:
-        stale = self.stale[slots]
-        old_state = map_tensors(lambda x: x[slots], self.state)
-        output, state = self.step(labels[slots], old_state)
-        self._write(
-            slots,
-            _where(stale, output, self.output[slots]),
-            map_tensors(lambda new, old: _where(stale, new, old), state, old_state),
-        )
 
     def _write(self, slots: Tensor, output: Tensor, state: State) -> None:
         self._keep(slots, output)
@@ -144,17 +114,15 @@ class DerivedLane(Outputs):
     """A lane that is a function of another lane's output: an internal LM on its host's prediction network."""
 
     def __init__(self, host: Lane, rows: Callable[[Tensor], Tensor], blank: int) -> None:
-        super().__init__(rows(host.output[:1]), len(host.output), blank, host.fixed)
+        super().__init__(rows(host.output[:1]), len(host.output), blank)
         self.host, self.rows = host, rows
 
     def inherit(self, children: Tensor, parents: Tensor) -> None:
-        self.grown = True
         self.stale.index_fill_(0, children, True)
 
     def read(self, slots: Tensor, labels: Tensor) -> Tensor:
-        stale = slots if self.fixed else slots[self.stale[slots]]
-        if len(stale) and self.grown:
-            self.grown = not self.fixed  # a read then covers the whole beam, and else some of it
+        stale = slots[self.stale[slots]]
+        if len(stale):
             self._keep(stale, self.rows(self.host.read(stale, labels)))
         return self.output.index_select(0, slots)
 
@@ -167,13 +135,10 @@ class PrefixPool:
         batch: Utterances.
         slots: Slots for each utterance; at least (labels per frame + 2) × beam.
         device: Where everything is.
-        fixed: Whether shapes are fixed.
     """
 
-    def __init__(
-        self, lanes: Sequence[Outputs], batch: int, slots: int, device: torch.device, fixed: bool = False
-    ) -> None:
-        self.lanes, self.slots, self.fixed = lanes, slots, fixed
+    def __init__(self, lanes: Sequence[Outputs], batch: int, slots: int, device: torch.device) -> None:
+        self.lanes, self.slots = lanes, slots
         self.hashes = torch.zeros(batch, slots, dtype=torch.long, device=device)
         self.hashes[:, 0] = EMPTY
         self.labels = torch.zeros(batch * slots, dtype=torch.long, device=device)
@@ -201,26 +166,14 @@ class PrefixPool:
         slots = local + self.base
         fresh = valid & ~known
         self.hashes.scatter_(1, local, torch.where(valid, hashes, self.hashes.gather(1, local)))
-        if self.fixed:  # a sequence that is not fresh inherits from itself and stays as it is
-            self._inherit_all(slots, parents, labels, fresh)
-        else:
-            children = slots[fresh]
-            self.labels[children] = labels[fresh]
-            for lane in self.lanes:
-                lane.inherit(children, parents[fresh])
+        children = slots[fresh]
+        self.labels[children] = labels[fresh]
+        for lane in self.lanes:
+            lane.inherit(children, parents[fresh])
         self.clock.add_(1)
         # a place without a sequence must not look used: after some such frames the beam's own slots would be the oldest
         self.used.scatter_reduce_(1, local, torch.where(valid, self.clock, 0), "amax")
         return slots
-
-    def _inherit_all(self, slots: Tensor, parents: Tensor, labels: Tensor, fresh: Tensor) -> None:
-        children, fresh = slots.flatten(), fresh.flatten()
-        sources = torch.where(fresh, parents.flatten(), children)
-        self.labels[children] = torch.where(fresh, labels.flatten(), self.labels[children])
-        for lane in self.lanes:
-            stale = lane.stale[children] | fresh
-            lane.inherit(children, sources)
-            lane.stale[children] = stale
 
 
 def is_ragged(scorer: Any) -> bool:
@@ -233,10 +186,6 @@ def _padded(x: Tensor, sizes: Sequence[int]) -> Tensor:
     out = x.new_zeros(len(x), *sizes)
     out[tuple(slice(size) for size in x.shape)] = x
     return out
-
-
-def _where(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(condition.view(-1, *[1] * (new.dim() - 1)), new.to(old.dtype), old)
 
 
 def _least(rows: Tensor, blank: int | None) -> Tensor:

@@ -73,6 +73,16 @@ class RepetitionGuard:
         moved = torch.cat([new, recent[:, :, :-1], (counts + 1) * (recent == new)], 2)
         return moved if self.everything else torch.where(self.counted[new], moved, memory)
 
+    def first(self, n: int) -> tuple[Tensor, Tensor]:
+        """What is remembered of n empty sequences, as a network's output and its state."""
+        memory = self.start(1, n)[0]
+        return memory, memory
+
+    def step(self, labels: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The same after one more label (n,)."""
+        memory = self.advance(memory[None], labels[None])[0]
+        return memory, memory
+
 
 class Watched(Protocol):
     """The options of a search that watches for repetition."""
@@ -85,7 +95,7 @@ class Watched(Protocol):
 
 
 def repetition_lane(
-    options: Watched, size: int, slots: int, device: torch.device, fixed: bool = False
+    options: Watched, size: int, slots: int, device: torch.device
 ) -> tuple[RepetitionGuard | None, Lane | None]:
     """The guard over `size` labels; what it remembers of a label sequence is kept as a network's state is.
 
@@ -94,13 +104,4 @@ def repetition_lane(
     if not options.max_repeats:
         return None, None
     guard = RepetitionGuard(options.max_repeats, options.repeat_span, size, device=device)
-
-    def start(n: int) -> tuple[Tensor, Tensor]:
-        memory = guard.start(1, n)[0]
-        return memory, memory
-
-    def step(labels: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        memory = guard.advance(memory[None], labels[None])[0]
-        return memory, memory
-
-    return guard, Lane(start, step, slots, fixed=fixed)
+    return guard, Lane(guard.first, guard.step, slots)

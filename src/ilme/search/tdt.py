@@ -28,7 +28,7 @@ from ilme.protocols import DurationTransducer
 from ilme.runtime.numerics import log_softmax
 from ilme.search.gate import BlankGate
 from ilme.search.hypothesis import Hypothesis, NBest
-from ilme.search.transducer import Beam, Longer, TransducerOptions, TransducerSearch, TransducerStream, merge
+from ilme.search.transducer import Beam, Longer, TransducerOptions, TransducerSearch, TransducerStream, merge, places
 
 __all__ = ["TDTSearch", "TDTStream"]
 
@@ -45,7 +45,8 @@ class TDTSearch(TransducerSearch):
     def __init__(
         self, model: DurationTransducer, fusion: Fusion | None = None, options: TransducerOptions | None = None
     ) -> None:
-        super().__init__(model, fusion, options, fixed=False)
+        super().__init__(model, fusion, options)
+        self.records = False
         if max(model.durations, default=0) < 1:
             raise BadInputError(f"a TDT needs a duration of at least one frame, it has {model.durations}")
         if self.options.blank_gate:
@@ -102,7 +103,7 @@ class TDTStream(TransducerStream):
         """One frame: f (B, J); an utterance that is not active (B,) keeps its beams."""
         live, open_, ahead = active[:, None], self.beam, self.ahead
         for symbols in range(self.options.max_symbols + 1):
-            rows = self._rows((open_.path > -torch.inf) & live)
+            rows = places((open_.path > -torch.inf) & live)
             if not len(rows):
                 break
             logp, blank, durations = self._join_durations(f, open_, rows)
@@ -121,7 +122,7 @@ class TDTStream(TransducerStream):
         waiting = Beam(*(torch.cat([x[1:], y[None]]) for x, y in zip(ahead, self._empty(), strict=True)))
         self.beam, self.ahead = _where(live, following, self.beam), _where(live, waiting, self.ahead)
         self.pool.touch(torch.cat([self.beam.slot, *self.ahead.slot], 1))
-        self.frame.add_(1)
+        self.frame += 1
 
     def _join_durations(self, f: Tensor, beam: Beam, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log P(· | t, y) (m, V) of the m places in use, log P(blank) (B, K), and log P(d) (D, B, K)."""

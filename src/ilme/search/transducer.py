@@ -11,17 +11,16 @@ added once per label (Eq. 27). Blank takes the transducer's score alone. Fusion 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ilme.errors import BadInputError
 from ilme.fusion import SCORERS, Fusion, fuse
-from ilme.protocols import InternalLM, SharedPrediction, TokenScorer, Transducer
-from ilme.runtime.cuda import no_collection
+from ilme.protocols import SharedPrediction, TokenScorer, Transducer
+from ilme.runtime.cuda import kernels_run_on
 from ilme.runtime.numerics import log_softmax
 from ilme.search.gate import BlankGate
 from ilme.search.history import NO_NODE, History
@@ -29,11 +28,20 @@ from ilme.search.hypothesis import Hypothesis, NBest, Scores
 from ilme.search.prefixes import EMPTY, DerivedLane, Lane, Outputs, PrefixPool, extend_hash, is_ragged
 from ilme.search.repetition import repetition_lane
 
-__all__ = ["Beam", "Longer", "TransducerOptions", "TransducerSearch", "TransducerStream", "merge"]
+__all__ = [
+    "ROUNDING",
+    "Beam",
+    "Idle",
+    "Longer",
+    "TransducerOptions",
+    "TransducerSearch",
+    "TransducerStream",
+    "merge",
+    "places",
+]
 
 ROUNDING = 1e-6  # by which a bound may be wrong, relative to the scores
-WORTH_A_GRAPH = 16  # frames from which a CUDA graph of one frame pays for its capture
-WORTH_WAITING = 1e11  # rows × weights from which a label takes a GPU longer than the host: then new rows alone
+WIDEST = 512  # places of those that end a frame up to which a CUDA kernel keeps an utterance's in registers
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,13 @@ class Longer(NamedTuple):
     language: tuple[Tensor, ...]  # (m, V) of the LM, of what is subtracted and of the phrases
 
 
+class Idle(list[Any]):
+    """Buffers and recordings of `ilme.search.recorded` that no search holds at the moment. A copy of them is empty."""
+
+    def __reduce__(self) -> tuple[type[Idle], tuple[()]]:
+        return Idle, ()
+
+
 class TransducerSearch:
     """A search over one model with one fusion. Call it on encoder outputs, or feed a stream chunk by chunk.
 
@@ -134,9 +149,11 @@ class TransducerSearch:
         model: The transducer.
         fusion: What is added and subtracted, with which weights.
         options: How to search.
-        fixed: Whether every frame has the same shapes, so that it can be a CUDA graph: all places of the beam are
-            computed at every label, and nothing waits for the device. Otherwise new sequences alone are, which takes a
-            look at the device at every label. None: on CUDA, unless networks are large and the batch is.
+        idle: What searches that are recorded leave behind for the next; one for all searches over a model saves time.
+
+    Attributes:
+        records: Whether frames are replayed from CUDA graphs (`ilme.search.recorded`), which finds the same: on CUDA
+            with Triton, where all networks are `capturable`.
     """
 
     def __init__(
@@ -144,7 +161,7 @@ class TransducerSearch:
         model: Transducer,
         fusion: Fusion | None = None,
         options: TransducerOptions | None = None,
-        fixed: bool | None = None,
+        idle: Idle | None = None,
     ) -> None:
         if model.tokens.blank is None:
             raise BadInputError("this model's token inventory has no blank; it is not a transducer")
@@ -154,8 +171,10 @@ class TransducerSearch:
         self.weights = self.fusion.weights
         self.lm, self.subtracted, self.phrases = self.fusion.scorers(model)
         networks = (model, self.lm, self.subtracted, self.phrases)
-        self.capturable = model.device.type == "cuda" and all(getattr(n, "capturable", False) for n in networks)
-        self.fixed = fixed
+        narrow = self.options.beam * (self.options.max_symbols + 1) <= WIDEST
+        capturable = all(getattr(network, "capturable", False) for network in networks)
+        self.records = kernels_run_on(model.device) and capturable and narrow
+        self.idle = Idle() if idle is None else idle
 
     @torch.no_grad()
     def __call__(self, f: Tensor, lengths: Tensor, limits: Tensor | None = None) -> list[NBest]:
@@ -167,20 +186,13 @@ class TransducerSearch:
         stream.feed(f, lengths)
         return stream.finish()
 
-    def has_fixed_shapes(self, batch: int) -> bool:
-        """Whether a search over `batch` utterances computes every place at every label."""
-        if self.fixed is not None or self.model.device.type != "cuda":
-            return bool(self.fixed)
-        return batch * self.options.beam * self._read_for_a_label() < WORTH_WAITING
-
-    def _read_for_a_label(self) -> int:
-        """Weights of the networks that follow the labels: the LMs, and all of the model but its encoder."""
-        networks = [self.model, *(n for n in (self.lm, self.subtracted) if not isinstance(n, InternalLM))]
-        return sum(getattr(network, "label_parameters", 0) for network in networks)
-
     def stream(self, batch: int, limits: Tensor | None = None) -> TransducerStream:
         """A new search over `batch` utterances whose frames will come in chunks; limits (B,) caps their labels."""
-        return TransducerStream(self, batch, limits)
+        if not (self.records and batch):
+            return TransducerStream(self, batch, limits)
+        from ilme.search.recorded import RecordedStream
+
+        return RecordedStream(self, batch, limits)
 
 
 class TransducerStream:
@@ -188,31 +200,30 @@ class TransducerStream:
 
     def __init__(self, search: TransducerSearch, batch: int, limits: Tensor | None = None) -> None:
         self.search, self.options, self.weights = search, search.options, search.weights
-        model, K = search.model, search.options.beam
-        self.batch, self.device, self.fixed = batch, model.device, search.has_fixed_shapes(batch)
-        self.frame = torch.zeros(1, dtype=torch.long, device=self.device)
-        slots = self.slots
+        self.batch, self.device = batch, search.model.device
         with torch.no_grad():
-            self.g = Lane(model.start, model.predict, batch * slots, fixed=self.fixed)
-            ragged = is_ragged(search.lm)
-            self.lm = Lane(search.lm.start, search.lm.score, batch * slots, fixed=self.fixed, ragged=ragged)
-            self.subtracted = self._subtracted_lane(search.subtracted, batch * slots)
-            self.phrases = Lane(search.phrases.start, search.phrases.score, batch * slots, fixed=self.fixed)
-            dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
-            self.guard, self.repeats = repetition_lane(
-                self.options, len(model.tokens), batch * slots, self.device, self.fixed
-            )
+            self._begin(limits)
+
+    def _begin(self, limits: Tensor | None) -> None:
+        search, model, B, K = self.search, self.search.model, self.batch, self.options.beam
+        slots = self.slots
+        self.frame = 0
+        self.g = Lane(model.start, model.predict, B * slots)
+        self.lm = Lane(search.lm.start, search.lm.score, B * slots, ragged=is_ragged(search.lm))
+        self.subtracted = self._subtracted_lane(search.subtracted, B * slots)
+        self.phrases = Lane(search.phrases.start, search.phrases.score, B * slots)
+        dtype = torch.promote_types(model.join(None, self.g.output[:1]).dtype, torch.float32)
+        self.guard, self.repeats = repetition_lane(self.options, len(model.tokens), B * slots, self.device)
         lanes = [self.g, self.lm, self.subtracted, self.phrases, *([] if self.repeats is None else [self.repeats])]
-        self.pool = PrefixPool(lanes, batch, slots, self.device, self.fixed)
+        self.pool = PrefixPool(lanes, B, slots, self.device)
         self.limits = None if limits is None else limits.to(self.device)[:, None]
-        zeros = torch.zeros(batch, K, dtype=dtype, device=self.device)
+        zeros = torch.zeros(B, K, dtype=dtype, device=self.device)
         path = torch.full_like(zeros, -torch.inf)
         path[:, 0] = 0
-        ids = torch.zeros(batch, K, dtype=torch.long, device=self.device)
-        node = ids + NO_NODE
-        slot = self.pool.base.expand(batch, K).clone()
-        self.beam = Beam(path, path.clone(), zeros, zeros, zeros, zeros, ids + EMPTY, node, slot)
-        self.history = History(batch, self.width, self.device, self.fixed or self.device.type == "cuda")
+        ids = torch.zeros(B, K, dtype=torch.long, device=self.device)
+        slot = self.pool.base.expand(B, K).clone()
+        self.beam = Beam(path, path.clone(), zeros, zeros, zeros, zeros, ids + EMPTY, ids + NO_NODE, slot)
+        self.history = History(self.width, self.device)
 
     @property
     def growths(self) -> int:
@@ -234,29 +245,25 @@ class TransducerStream:
         blank = int(self.search.model.tokens.blank or 0)
         if isinstance(scorer, SharedPrediction) and scorer.host is self.search.model:
             return DerivedLane(self.g, scorer.rows_of, blank)
-        return Lane(scorer.start, scorer.score, slots, blank, self.fixed)
+        return Lane(scorer.start, scorer.score, slots, blank)
 
     @torch.no_grad()
     def feed(self, f: Tensor, lengths: Tensor | None = None) -> None:
         """Searches on through acoustic terms (B, T, J), of which the first lengths (B,) frames are each utterance's."""
-        if f.dim() != 3 or len(f) != self.batch:
-            raise BadInputError(f"expected acoustic terms of shape ({self.batch}, T, J), got {tuple(f.shape)}")
+        self._check(f)
         active = torch.ones(self.batch, f.shape[1], dtype=torch.bool, device=self.device)
         if lengths is not None:
             active = torch.arange(f.shape[1], device=self.device) < lengths.to(self.device)[:, None]
-        last = f.shape[1] if self.fixed or lengths is None else int(lengths.max()) if len(lengths) else 0
+        last = f.shape[1] if lengths is None else int(lengths.max()) if len(lengths) else 0
         gate = None
-        if self.options.blank_gate and last and not self.fixed and not f.is_cuda:
+        if self.options.blank_gate and last and not f.is_cuda:
             gate = BlankGate(self.search.model, f[:, :last], self.options.blank_gate, self.options.shortlist)
-        self.history.reserve(last * self.growths)
-        records, replay = self.fixed and self.search.capturable and last >= WORTH_A_GRAPH, None
         for t in range(last):
-            if replay is not None:
-                replay(f[:, t], active[:, t])
-                continue
             self._advance(f[:, t], active[:, t], gate, t)
-            if t == 0 and records:  # the first frame has warmed everything up
-                replay = self._capture(f[:, t], active[:, t])
+
+    def _check(self, f: Tensor) -> None:
+        if f.dim() != 3 or len(f) != self.batch:
+            raise BadInputError(f"expected acoustic terms of shape ({self.batch}, T, J), got {tuple(f.shape)}")
 
     def partial(self) -> list[Hypothesis]:
         """The best hypothesis of each utterance so far."""
@@ -282,37 +289,17 @@ class TransducerStream:
             if symbols == self.options.max_symbols or not len(rows):
                 break
             floor = self._floor(done)
-            if not self.fixed:
-                rows, logp = self._promising(open_, rows, logp, floor)
-                if not len(rows):
-                    break
+            rows, logp = self._promising(open_, rows, logp, floor)
+            if not len(rows):
+                break
             open_ = self._expand(open_, rows, logp, blank, floor, live)
-            if not self.fixed and not bool((open_.path > -torch.inf).any()):
+            if not bool((open_.path > -torch.inf).any()):
                 break
         if done.path.shape[1] > self.options.beam:  # type: ignore[union-attr]
             done = self._best(done, self.options.beam)  # type: ignore[arg-type]
             self.pool.touch(done.slot)
         self.beam = done  # type: ignore[assignment]
-        self.frame.add_(1)
-
-    def _capture(self, f: Tensor, active: Tensor) -> Callable[[Tensor, Tensor], None]:
-        """One frame as a CUDA graph: a function that replays it on another frame's f (B, J) and active (B,)."""
-        inputs = f.clone(), active.clone()
-        before = Beam(*(x.clone() for x in self.beam))
-        self.beam = before
-        graph = torch.cuda.CUDAGraph()
-        with no_collection(), torch.cuda.graph(graph):
-            self._advance(*inputs, None, 0)
-            for kept, new in zip(before, self.beam, strict=True):
-                kept.copy_(new)
-        self.beam = before
-
-        def replay(f: Tensor, active: Tensor) -> None:
-            inputs[0].copy_(f)
-            inputs[1].copy_(active)
-            graph.replay()
-
-        return replay
+        self.frame += 1
 
     def _promising(self, beam: Beam, rows: Tensor, logp: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
         """The rows with a label that may pass the floor, judged without the external LM: log P_T ≤ 0 only lowers it.
@@ -352,7 +339,7 @@ class TransducerStream:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Which m places (of B·K) may emit a label, their log P(· | t, y) (m, V), and log P(blank) (B, K) of all."""
         model = self.search.model
-        rows = self._rows((beam.path > -torch.inf) & live)
+        rows = places((beam.path > -torch.inf) & live)
         utterances = rows // beam.path.shape[1]
         g = self.g.read(beam.slot.flatten()[rows], self.pool.labels)
         blank = torch.zeros_like(beam.path)
@@ -365,8 +352,6 @@ class TransducerStream:
                 return rows, blank.new_zeros(0, len(model.tokens)), blank
         logp = log_softmax(model.join(f[utterances], g))
         blank.view(-1)[rows] = logp[:, model.tokens.blank].to(blank.dtype)
-        if self.fixed:  # all places were computed; one that is not live loses nothing
-            blank = blank.masked_fill(~live, 0.0)
         return rows, logp, blank
 
     def _take_blank(self, beam: Beam, blank: Tensor) -> Beam:
@@ -443,21 +428,24 @@ class TransducerStream:
     def _best(self, beam: Beam, count: int) -> Beam:
         return beam.take(self.total(beam).topk(min(count, beam.path.shape[1]), dim=1).indices)
 
-    def _rows(self, wanted: Tensor) -> Tensor:
-        """Indices of the wanted places among B·K: all of them where shapes are fixed."""
-        if self.fixed:
-            return torch.arange(wanted.numel(), device=wanted.device)
-        return wanted.flatten().nonzero().squeeze(1)
-
     def _score_end(self, beam: Beam) -> Beam:
         """The end of the phrases, half of which counts nothing, and of the LMs where that is asked for."""
         slots, scored = beam.slot.flatten(), (*self.options.ends, True)
         for name, counts in zip(SCORERS, scored, strict=True):
             if counts:
-                rows = getattr(self, name).read(slots, self.pool.labels)
+                rows = self._language(name, slots)
                 old = getattr(beam, name)
                 beam = beam._replace(**{name: old + getattr(self.search, name).finish(rows).view_as(old)})
         return beam
+
+    def _language(self, name: str, slots: Tensor) -> Tensor:
+        """The rows of one of the scorers at these slots."""
+        lane: Outputs = getattr(self, name)
+        return lane.read(slots, self.pool.labels)
+
+    def _trace(self, nodes: list[list[int]]) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+        """Labels and their frames, for node numbers of each utterance."""
+        return self.history.trace(nodes)
 
     def _read_out(self, beam: Beam, nbest: int) -> list[NBest]:
         total, path = self.total(beam).tolist(), beam.path.tolist()
@@ -467,7 +455,7 @@ class TransducerStream:
             sorted((k for k in range(len(row)) if row[k] > -math.inf), key=lambda k: -total[b][k])[:nbest]
             for b, row in enumerate(path)
         ]
-        traced = self.history.trace([[nodes[b][k] for k in row] for b, row in enumerate(order)])
+        traced = self._trace([[nodes[b][k] for k in row] for b, row in enumerate(order)])
         out: list[NBest] = []
         for b in range(self.batch):
             hypotheses = []
@@ -476,6 +464,11 @@ class TransducerStream:
                 hypotheses.append(Hypothesis(labels, total[b][k], scores, times))
             out.append(hypotheses)
         return out
+
+
+def places(wanted: Tensor) -> Tensor:
+    """Indices of the wanted places (B, K) among B·K."""
+    return wanted.flatten().nonzero().squeeze(1)
 
 
 def merge(done: Beam, closed: Beam) -> Beam:
