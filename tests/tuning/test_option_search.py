@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ilme.fusion import FusionWeights
 from ilme.recogniser.decoder import SearchDecoder
 from ilme.search.attention import AttentionOptions
 from ilme.search.hypothesis import Hypothesis, NBest, Scores
+from ilme.tuning import tuner
 from ilme.tuning.option_search import EXPONENT, OptionSpace
 from ilme.tuning.tuner import TuningOptions, tune
 from tests.recogniser.job import WEIGHTS, make_recogniser, make_utterances
@@ -78,6 +80,21 @@ def test_off_by_default() -> None:
     result = tune(decoder, decoder.references, options=OPTIONS)
     assert result.search == {} and result.length_exponent == 0 and result.decodes <= 5
     assert all(search == {} for _, search in decoder.calls)
+
+
+def test_every_search_for_weights_has_the_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], tuner.search_weights
+
+    def search_weights(*lists: Any, **told: Any) -> Any:
+        asked.append(told.get("objective"))
+        return real(*lists, **told)
+
+    monkeypatch.setattr(tuner, "search_weights", search_weights)
+    decoder = OptionDecoder(utterances=8)
+    space = OptionSpace(length_normalisation=(0.3, 0.6), decodes=1)
+    options = replace(OPTIONS, penalty=0.7, smoothing=0.05, max_decodes=2, search=space)
+    tune(decoder, decoder.references, options=options)
+    assert len(asked) > 2 and all(objective == options.objective for objective in asked)
 
 
 @pytest.mark.slow
