@@ -41,6 +41,8 @@ def page(kept: dict[str, Any]) -> str:
         open=len(open_),
         share=100 * noticed // max(1, counted),
     )
+    if kept.get("untried"):
+        text += f"\n{kept['untried']} more were drawn and have not been tried yet; the tests near them are slow.\n"
     if "at first" in kept:
         seen = kept["at first"]
         text += (

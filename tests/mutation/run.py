@@ -290,6 +290,7 @@ def run(count: int, again: bool, minutes: float) -> None:
                 continue
             known[change.id] = found
             kept["mutants"] = [known[c.id] for c in sample if c.id in known]
+            kept["untried"] = len(sample) - len(kept["mutants"])
             save(kept)
             print(
                 f"{number}/{len(todo)} {found['seconds']:5.1f} s {found['by'] or 'NOT NOTICED'}: {change.id}",

@@ -17,6 +17,7 @@ from ilme.evaluation.tuning_result import TuningResult
 from ilme.fusion import FusionWeights
 from ilme.ilm import internal_lm
 from ilme.lm.case_folding import FoldedInternal, FoldedScorer
+from ilme.lm.mixing import Mixture, write_mixture
 from ilme.models.checkpoint import load_checkpoint, save_model
 from ilme.models.tdt import TDT_DURATIONS
 from ilme.recogniser.confidence import WordConfidence
@@ -29,6 +30,7 @@ from ilme.search.ctc import CTCSearch
 from ilme.search.tdt import TDTSearch
 from ilme.workflows.adapt import AdaptOptions, _lasting, adapt, safe_choice, style_for
 from ilme.workflows.card import card_text
+from ilme.workflows.domain_lm import MIXTURE
 from tests.checkpoints import TEXTS, write_checkpoints, write_set
 
 OPTIONS = AdaptOptions(order=2, prune=(0,), beam=3, max_decodes=2, calibration=2, normaliser="none")
@@ -319,6 +321,9 @@ def test_an_lm_can_be_given_in_place_of_text(networks, tmp_path):
     assert adapted.domain.lm == LM and set(adapted.domain.files) == {LM, INTERNAL_LM}
     assert (tmp_path / "out" / LM).read_bytes() == (networks / "lm" / "model.safetensors").read_bytes()
     assert load_domain(tmp_path / "out").lm is not None
+    write_mixture(tmp_path / "mix.json", Mixture((networks / "lm", tmp_path / "out" / LM), (0.5, 0.5)))
+    mixed = adapt(networks / "rnnt", [], tmp_path / "mixed", lm=str(tmp_path / "mix.json"), options=OPTIONS)
+    assert mixed.domain.lm == MIXTURE and load_domain(tmp_path / "mixed").lm is not None
     trained = adapt(networks / "rnnt", [str(networks / "domain.txt")], tmp_path / "trained", options=OPTIONS)
     elsewhere = tmp_path / "elsewhere.safetensors"
     (tmp_path / "trained" / trained.domain.lm).rename(elsewhere)
