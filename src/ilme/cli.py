@@ -141,7 +141,8 @@ def run(name: str, function: Callable[..., Any], args: list[str]) -> int:
 
 def complain(name: str | None, what: object, status: int) -> int:
     """Says on one line of stderr what went wrong; returns the status."""
-    print(f"ilme {name or ''}".rstrip() + f": {' '.join(str(what).split())}", file=sys.stderr)
+    line = f"ilme {name or ''}".rstrip() + f": {' '.join(str(what).split())}\n"
+    print(line, end="", file=sys.stderr)  # in one piece: under torchrun others print at the same time, unbuffered
     return status
 
 
