@@ -82,6 +82,16 @@ def texts(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*.*")) if JOURNAL not in p.parts}
 
 
+def assert_went_on(again, whole, folder):
+    """What was killed and started again has written what a whole run writes, and did one file at most twice."""
+    for process in (again, whole):
+        errors = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, errors
+    assert texts(folder / "out") == texts(folder / "whole")
+    names = done(folder / "out")
+    assert len(set(names)) == len(SECONDS) + 1 and len(names) <= len(set(names)) + 1, "one file at most was done twice"
+
+
 def done(folder: Path) -> list[str]:
     """The files that the journals of a folder say are done, as often as they say it."""
     rows = [row for p in (folder / JOURNAL).glob("*.jsonl") for row in p.read_text().splitlines()]
@@ -392,12 +402,7 @@ def test_a_job_survives_kill_minus_nine(models, audio, tmp_path):
     process.communicate()
     assert 3 <= len(done(tmp_path / "out")) < len(SECONDS)
     again, whole = run(*arguments, str(tmp_path / "out")), run(*arguments, str(tmp_path / "whole"))
-    for process in (again, whole):
-        errors = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, errors
-    assert texts(tmp_path / "out") == texts(tmp_path / "whole")
-    names = done(tmp_path / "out")
-    assert len(set(names)) == len(SECONDS) + 1 and len(names) <= len(set(names)) + 1, "one file at most was done twice"
+    assert_went_on(again, whole, tmp_path)
 
 
 @pytest.mark.slow
@@ -449,9 +454,4 @@ def test_workers_end_with_their_command_and_what_they_found_is_kept(models, audi
         time.sleep(0.02)
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     again, whole = run(*arguments, "--out", str(tmp_path / "out")), run(*arguments, "--out", str(tmp_path / "whole"))
-    for process in (again, whole):
-        errors = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, errors
-    assert texts(tmp_path / "out") == texts(tmp_path / "whole")
-    names = done(tmp_path / "out")
-    assert len(set(names)) == len(SECONDS) + 1 and len(names) <= len(set(names)) + 1, "one file at most was done twice"
+    assert_went_on(again, whole, tmp_path)
